@@ -1,0 +1,68 @@
+"""The interface behind which every FlashInfer op family stands: one file per family, torch imported only when called."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+ComputeCapability = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class JitModule:
+    """A compiled module that the op loads.
+
+    ``generator`` is the FlashInfer function that describes its build, as ``module:function``; ``objects`` is how many
+    translation units a cold build compiles (counted in FlashInfer 0.7.2's build.ninja).
+    """
+
+    name: str
+    generator: str
+    objects: int
+
+
+@dataclass(frozen=True)
+class OpCall(ABC):
+    """One public FlashInfer call of one rank, complete but for its token count M.
+
+    Two calls with equal fields have equal cache keys; a work unit is (custom op, call, bucket).
+    """
+
+    family: ClassVar[str]
+    runner: ClassVar[str]  # FlashInfer runner class that the server's backend choice leads to
+
+    @property
+    @abstractmethod
+    def custom_ops(self) -> tuple[str, ...]:
+        """Tuner names that one call goes through, in order."""
+
+    @property
+    @abstractmethod
+    def tune_max(self) -> int | None:
+        """Bound of the op's bucket mapper in tokens; None where the mapper is uncapped."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Short text of the shape, for tables."""
+
+    @abstractmethod
+    def unsupported_reason(self, capability: ComputeCapability) -> str | None:
+        """Why the op cannot be tuned on this architecture; None where it can."""
+
+    @abstractmethod
+    def jit_modules(self, capability: ComputeCapability) -> tuple[JitModule, ...]:
+        """Compiled modules that the call loads."""
+
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Device bytes of the synthetic weights."""
+
+    @abstractmethod
+    def prepare(self, device: str) -> Callable[[int], Any]:
+        """Build one rank's synthetic tensors on ``device`` ("cuda", "meta") and return ``call(m)``.
+
+        ``call(m)`` makes exactly the public call of the server with M = m tokens. Nothing is materialised on "meta".
+        """

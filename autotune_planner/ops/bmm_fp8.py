@@ -1,0 +1,67 @@
+"""Dense FP8 linear with per-tensor scales: ``flashinfer.bmm_fp8`` on the cuBLASLt backend.
+
+The call is the one of SGLang 0.5.23, ``layers/quantization/fp8_utils.py:apply_fp8_linear_bmm_flashinfer``: the
+activation and the column-major weight get a batch dimension of 1, both scales have shape (1,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from autotune_planner.ops.base import ComputeCapability, JitModule, OpCall
+
+
+@dataclass(frozen=True)
+class BmmFp8(OpCall):
+    """FP8 e4m3 linear of one rank: ``(1, M, k) x (1, k, n) -> (1, M, n)`` in bfloat16."""
+
+    family: ClassVar[str] = "bmm_fp8"
+    runner: ClassVar[str] = "CublasFp8GemmRunner"
+
+    n: int
+    k: int
+
+    @property
+    def custom_ops(self) -> tuple[str, ...]:
+        return ("fp8_gemm",)
+
+    @property
+    def tune_max(self) -> None:
+        return None
+
+    @property
+    def label(self) -> str:
+        return f"N{self.n} K{self.k}"
+
+    def unsupported_reason(self, capability: ComputeCapability) -> str | None:
+        if capability >= (8, 9):
+            return None
+        return f"FP8 needs SM89 or newer, this is SM{capability[0]}{capability[1]}"
+
+    def jit_modules(self, capability: ComputeCapability) -> tuple[JitModule, ...]:
+        return (JitModule("gemm", "flashinfer.jit.gemm:gen_gemm_module", 3),)
+
+    def weight_bytes(self) -> int:
+        return self.n * self.k
+
+    def prepare(self, device: str) -> Callable[[int], Any]:
+        import torch
+        from flashinfer import bmm_fp8
+
+        fp8 = torch.float8_e4m3fn
+        weight = _random_fp8((1, self.n, self.k), device).transpose(-2, -1)
+        scale = torch.ones(1, dtype=torch.float32, device=device)
+
+        def call(m: int) -> Any:
+            x = torch.randn((1, m, self.k), dtype=torch.bfloat16, device=device).to(fp8)
+            return bmm_fp8(x, weight, scale, scale, torch.bfloat16, backend="cublas")
+
+        return call
+
+
+def _random_fp8(shape: tuple[int, ...], device: str) -> Any:
+    import torch
+
+    return torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(std=0.02).to(torch.float8_e4m3fn)

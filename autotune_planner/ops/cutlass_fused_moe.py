@@ -1,0 +1,110 @@
+"""CUTLASS fused MoE: ``flashinfer.fused_moe.cutlass_fused_moe``.
+
+The call is the one of SGLang 0.5.23, ``layers/moe/moe_runner/flashinfer_cutlass.py:_run_flashinfer_cutlass``:
+``use_fused_finalize`` False by default (SGLANG_FLASHINFER_MOE_FUSED_FINALIZE), ``enable_pdl`` left to FlashInfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from autotune_planner.ops.base import ComputeCapability, JitModule, OpCall
+
+_ARCHITECTURES = {(8, 9): "89", (9, 0): "90", (10, 0): "100", (10, 3): "103", (12, 0): "120", (12, 1): "120"}
+_OBJECTS = 248  # SM90; the other architectures' counts are of the same order
+
+
+@dataclass(frozen=True)
+class CutlassFusedMoe(OpCall):
+    """bf16 gated MoE of one rank.
+
+    Weights: fc1 ``(local_experts, 2 * intermediate_size, hidden_size)``, fc2 ``(local_experts, hidden_size,
+    intermediate_size)``; ``intermediate_size`` is per rank. Two custom ops with the same profile: gemm1 and gemm2.
+    """
+
+    family: ClassVar[str] = "cutlass_fused_moe"
+    runner: ClassVar[str] = "MoERunner"
+
+    num_experts: int
+    local_experts: int
+    hidden_size: int
+    intermediate_size: int
+    top_k: int
+    tp_size: int
+    ep_size: int
+    tune_max_num_tokens: int
+    use_fused_finalize: bool = False
+    enable_alltoall: bool = False
+
+    @property
+    def custom_ops(self) -> tuple[str, ...]:
+        return ("trtllm::fused_moe::gemm1", "trtllm::fused_moe::gemm2")
+
+    @property
+    def tune_max(self) -> int:
+        return self.tune_max_num_tokens
+
+    @property
+    def label(self) -> str:
+        return f"E{self.local_experts} H{self.hidden_size} I{self.intermediate_size} k{self.top_k}"
+
+    def unsupported_reason(self, capability: ComputeCapability) -> str | None:
+        if capability in _ARCHITECTURES:
+            return None
+        return f"FlashInfer's CUTLASS fused MoE has no module for SM{capability[0]}{capability[1]}"
+
+    def jit_modules(self, capability: ComputeCapability) -> tuple[JitModule, ...]:
+        arch = _ARCHITECTURES[capability]
+        generator = f"flashinfer.jit.fused_moe:gen_cutlass_fused_moe_sm{arch}_module"
+        return (JitModule(f"fused_moe_{arch}", generator, _OBJECTS),)
+
+    def weight_bytes(self) -> int:
+        return self.local_experts * 3 * self.intermediate_size * self.hidden_size * 2
+
+    def prepare(self, device: str) -> Callable[[int], Any]:
+        import torch
+        from flashinfer.fused_moe import cutlass_fused_moe
+        from flashinfer.fused_moe.core import ActivationType
+
+        bf16 = torch.bfloat16
+        fc1 = _weights((self.local_experts, 2 * self.intermediate_size, self.hidden_size), device)
+        fc2 = _weights((self.local_experts, self.hidden_size, self.intermediate_size), device)
+
+        def call(m: int) -> Any:
+            x = torch.randn((m, self.hidden_size), dtype=bf16, device=device)
+            # Global ids: under EP the kernel skips the experts of other ranks, as in serving.
+            ids = torch.rand((m, self.num_experts), device=device).topk(self.top_k, dim=1).indices.to(torch.int32)
+            scales = torch.full((m, self.top_k), 1.0 / self.top_k, dtype=torch.float32, device=device)
+            return cutlass_fused_moe(
+                output=torch.empty((m, self.hidden_size), dtype=bf16, device=device),
+                input=x,
+                token_selected_experts=ids,
+                token_final_scales=scales,
+                fc1_expert_weights=fc1,
+                fc2_expert_weights=fc2,
+                output_dtype=bf16,
+                input_sf=None,
+                quant_scales=None,
+                swiglu_alpha=None,
+                swiglu_beta=None,
+                swiglu_limit=None,
+                ep_size=self.ep_size,
+                ep_rank=0,
+                tp_size=self.tp_size,
+                tp_rank=0,
+                tune_max_num_tokens=self.tune_max_num_tokens,
+                activation_type=ActivationType.Swiglu,
+                enable_alltoall=self.enable_alltoall,
+                use_fused_finalize=self.use_fused_finalize,
+            )[0]
+
+        return call
+
+
+def _weights(shape: tuple[int, ...], device: str) -> Any:
+    """Random bf16 weights small enough that activations stay finite; filled in place, so the peak is the weights."""
+    import torch
+
+    return torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(std=0.02)
