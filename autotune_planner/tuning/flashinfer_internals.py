@@ -1,0 +1,205 @@
+"""Every touch of FlashInfer's private names, in one place (FlashInfer 0.7.x).
+
+FlashInfer's own op code always runs: shape checks, runner construction, key extras, bucketing and ``choose_one``. On a
+machine without the GPU only what needs one is replaced, and put back on exit: the compiled modules, the capability
+queries and the timer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from autotune_planner.errors import NotPossibleHereError
+
+_STAND_IN_TACTICS = 45  # per GEMM, as the SM90 bf16 module offers; cuBLASLt's list is shorter
+_STAND_IN_ALGOS = 8
+_MIB = 1 << 20
+
+
+class Timer(Protocol):
+    """Time of one tactic in milliseconds. Raises as a kernel would where the tactic cannot run."""
+
+    def __call__(self, runner: str, shapes: tuple[tuple[int, ...], ...], tactic: Any, gemm: int, top_k: int) -> float: ...
+
+
+def installed_version() -> str | None:
+    """Version of the installed FlashInfer without importing it; None where there is none."""
+    if importlib.util.find_spec("flashinfer") is None:
+        return None
+    try:
+        return importlib.metadata.version("flashinfer-python")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def import_flashinfer(*, quiet: bool) -> Any:
+    """Import FlashInfer; ``quiet`` keeps its start-up log off stderr. ``NotPossibleHereError`` where it cannot load."""
+    if quiet:
+        os.environ.setdefault("FLASHINFER_LOGGING_LEVEL", "error")
+    try:
+        return importlib.import_module("flashinfer")
+    except (ImportError, OSError) as error:
+        raise NotPossibleHereError(
+            f"FlashInfer cannot be imported: {error}",
+            code="flashinfer-missing",
+            hint="install it in this environment: pip install flashinfer-python==0.7.2",
+        ) from error
+
+
+def collect_metadata() -> dict[str, str]:
+    """The environment stamp that FlashInfer writes into a cache file made by this process."""
+    from flashinfer.autotuner import _collect_metadata
+
+    return dict(_collect_metadata())
+
+
+def tuned_keys(tuner: Any) -> dict[str, tuple[Any, ...]]:
+    """Key text as a v1 file holds it -> profiling policy, for everything that this tuner has profiled."""
+    return {key.file_key: tuner._profiling_cache_policies[(None, key)] for key in tuner.profiling_cache}
+
+
+@contextlib.contextmanager
+def fresh_tuner() -> Iterator[Any]:
+    """A new ``AutoTuner`` in place of the process's, which comes back untouched on exit."""
+    from flashinfer.autotuner import AutoTuner
+
+    with _patched() as patch:
+        tuner = AutoTuner()
+        patch(AutoTuner, "_instance", tuner)
+        yield tuner
+
+
+@contextlib.contextmanager
+def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Iterator[None]:
+    """Run FlashInfer's op code for a GPU of ``capability`` on a machine that has none.
+
+    Compiled modules become stand-ins that offer tactics and compute nothing, so tensors may live on the meta device.
+    ``timer`` answers for the tuner's own. ``gpu_name`` is stamped into the metadata of files written inside.
+    """
+    import flashinfer.autotuner.autotuner as autotuner
+    import flashinfer.fused_moe.core as fused_moe
+    import flashinfer.gemm.gemm_base as gemm
+    import flashinfer.utils as utils
+    import torch
+
+    def no_device(*_: Any, **__: Any) -> Any:
+        return contextlib.nullcontext()
+
+    def capability_of(*_: Any) -> tuple[int, int]:
+        return capability
+
+    def profile(self: Any, runner: Any, inputs: Any, tactic: Any, *_: Any, **kwargs: Any) -> float:
+        shapes = self._get_input_sizes(inputs)
+        gemm, top_k = int(kwargs.get("gemm_idx", 0)), int(getattr(runner, "top_k", 1))
+        return timer(type(runner).__name__, shapes, tactic, gemm, top_k)
+
+    with _patched() as patch, contextlib.ExitStack() as caches:
+        patch(torch.cuda, "is_current_stream_capturing", lambda: False)
+        patch(torch.cuda, "device", no_device)
+        patch(torch.cuda, "current_device", lambda: 0)
+        patch(torch.cuda, "get_device_capability", capability_of)
+        patch(torch.cuda, "get_device_name", lambda *_: gpu_name)
+        for module in (fused_moe, gemm, utils):
+            patch(module, "get_compute_capability", capability_of)
+            patch(module, "device_support_pdl", lambda *_: capability[0] >= 9, optional=True)
+            patch(module, "is_cuda_version_at_least", lambda *_: True, optional=True)
+        patch(autotuner.AutoTuner, "_profile_single_kernel", profile)
+        patch(autotuner.AutoTuner, "_get_l2_cache_size_in_bytes", lambda *_: 50 * _MIB)
+        patch(autotuner.tqdm, "tqdm", functools.partial(autotuner.tqdm.tqdm, disable=True))
+        for module in (fused_moe, gemm):
+            for name in dir(module):
+                if name.startswith("gen_") and "module" in name:
+                    patch(module, name, lambda *_, **__: _StandInSpec())
+                caches.enter_context(_cleared(getattr(module, name)))
+        caches.enter_context(_log_level(logging.ERROR))
+        yield
+
+
+class _StandInSpec:
+    """Stands for a JIT build description."""
+
+    def build_and_load(self) -> _StandInModule:
+        return _StandInModule()
+
+
+class _StandInModule:
+    """Stands for a compiled module: answers how many tactics there are, and computes nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name == "init":
+            return lambda *_: _StandInModule()
+        if "get_algos" in name:
+            return lambda *_: _STAND_IN_ALGOS
+        if "tactic_count" in name or "tactic_num" in name:
+            return lambda *_: _STAND_IN_TACTICS
+        if "occupancy" in name:
+            return lambda *_: 1
+        return lambda *_, **__: None
+
+
+class _Patch(Protocol):
+    def __call__(self, owner: Any, name: str, value: Any, *, optional: bool = False) -> None: ...
+
+
+@contextlib.contextmanager
+def _patched() -> Iterator[_Patch]:
+    """Replace attributes and put every one back on exit, in reverse order."""
+    undo: list[tuple[Any, str, Any]] = []
+
+    def patch(owner: Any, name: str, value: Any, *, optional: bool = False) -> None:
+        if name not in vars(owner):
+            if optional:
+                return
+            raise NotPossibleHereError(
+                f"this FlashInfer has no {getattr(owner, '__name__', owner)}.{name}",
+                code="flashinfer-unknown",
+                hint="use a FlashInfer release that autotune-plan knows: pip install flashinfer-python==0.7.2",
+            )
+        undo.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, value)
+
+    try:
+        yield patch
+    finally:
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def _cleared(candidate: Any) -> Iterator[None]:
+    """Forget what a cached function of FlashInfer returned, before and after: no stand-in outlives the context.
+
+    A new module also means a new ``MoERunner`` class, whose bucket bound FlashInfer caches by value and keeps on the
+    class: of several bounds in one process the last new one would win.
+    """
+    clear = getattr(candidate, "cache_clear", None)
+    if not callable(clear) or not str(getattr(candidate, "__module__", "")).startswith("flashinfer"):
+        yield
+        return
+    clear()
+    try:
+        yield
+    finally:
+        clear()
+
+
+@contextlib.contextmanager
+def _log_level(level: int) -> Iterator[None]:
+    from flashinfer.jit.core import logger
+
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,71 @@
+"""The exact cache keys of a plan, without a GPU, by running FlashInfer's own op code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from autotune_planner.engines.resolved import OpUse
+from autotune_planner.ops.base import OpCall
+from autotune_planner.plan.plan import Plan, WorkUnit
+from autotune_planner.tuning import flashinfer_internals as internals
+from autotune_planner.tuning.contexts import tuning_contexts
+
+
+@dataclass(frozen=True)
+class PlannedKey:
+    """One key that ``run`` publishes. ``tuned_by_server``: the server's own passes would tune it at start."""
+
+    key: str
+    policy: tuple[Any, ...]
+    tuned_by_server: bool
+
+
+def exact_keys(plan: Plan) -> tuple[PlannedKey, ...]:
+    """Keys and profiling policies of every work unit, sorted by key text.
+
+    Units of one bucket bound share one stand-in module, since FlashInfer keeps the bound on the runner class.
+    ``NotPossibleHereError`` where FlashInfer is missing or unknown.
+    """
+    if not plan.units:
+        return ()
+    internals.import_flashinfer(quiet=True)
+    capability = plan.resolved.gpu.compute_capability
+    assert capability is not None, "a plan with work units has a GPU architecture"
+    keys: dict[str, tuple[Any, ...]] = {}
+    tuned_by_server: set[str] = set()
+    for bound, units in groupby(sorted(plan.units, key=_bound), key=_bound):
+        with internals.without_gpu(capability, plan.resolved.gpu.name, lambda *_: 1.0):
+            for unit in units:
+                keys.update(_unit_keys(unit))
+            for use in plan.resolved.ops:
+                if _call_bound(use.call) == bound:
+                    tuned_by_server.update(_server_keys(use))
+    return tuple(PlannedKey(key, keys[key], key in tuned_by_server) for key in sorted(keys))
+
+
+def _call_bound(call: OpCall) -> int:
+    return call.tune_max or 0
+
+
+def _bound(unit: WorkUnit) -> int:
+    return _call_bound(unit.call)
+
+
+def _unit_keys(unit: WorkUnit) -> dict[str, tuple[Any, ...]]:
+    with internals.fresh_tuner() as tuner, tuning_contexts(unit):
+        unit.call.prepare("meta")(1)
+        return internals.tuned_keys(tuner)
+
+
+def _server_keys(use: OpUse) -> Iterable[str]:
+    """Keys that the server's own passes leave tuned: its call at its dummy's size, with the op's own buckets."""
+    keys: set[str] = set()
+    for rows in (use.decode_pass_rows, use.extend_pass_rows):
+        if rows:
+            with internals.fresh_tuner() as tuner, tuning_contexts(None):
+                use.call.prepare("meta")(rows)
+                keys.update(internals.tuned_keys(tuner))
+    return keys
