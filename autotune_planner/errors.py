@@ -67,3 +67,9 @@ class LockedError(PlannerError):
     """Another process holds the target cache directory."""
 
     exit_code = ExitCode.LOCKED
+
+
+class InterruptedRunError(PlannerError):
+    """Ctrl-C or SIGTERM. What was finished is in the journal; the same command continues."""
+
+    exit_code = ExitCode.INTERRUPTED

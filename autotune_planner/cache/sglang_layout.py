@@ -1,0 +1,43 @@
+"""Where SGLang looks for a cache file.
+
+Source: SGLang 0.5.23, ``model_executor/runner/flashinfer_autotune.py:flashinfer_autotune_cache_path``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from autotune_planner.engines.resolved import CachePlace, Rank
+
+
+def cache_key_hash(parts: tuple[str, ...]) -> str:
+    """Directory name of one deployment: the first 16 hex digits of the SHA-256 of the parts joined by ``|``."""
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+
+
+def cache_directory(place: CachePlace) -> Path:
+    """``<cache dir>/flashinfer/autotune/<FlashInfer version>/sm<major><minor>/<hash>``; ``~`` is the home directory."""
+    major, minor = place.compute_capability
+    root = Path(place.cache_dir).expanduser()
+    return root / "flashinfer" / "autotune" / place.flashinfer_version / f"sm{major}{minor}" / cache_key_hash(place.key_parts)
+
+
+def rank_file_name(rank: Rank) -> str:
+    return f"rank_tp{rank.tp}_pp{rank.pp}_dp{rank.dp}.json"
+
+
+def rank_file(place: CachePlace, rank: Rank) -> Path:
+    """The file that one rank opens."""
+    return cache_directory(place) / rank_file_name(rank)
+
+
+def ranks_of(tp: int, pp: int, attn_dp: int, replicas: int) -> tuple[Rank, ...]:
+    """Every rank of a deployment, with the dp index that its file name carries.
+
+    Under DP attention that is the attention-DP rank, blocks of ``tp / attn_dp`` neighbours (tp 8, attn_dp 2: tp0-3 are
+    dp0, tp4-7 are dp1); otherwise the replica (``replicas`` = dp_size), 0 for a single one.
+    """
+    if attn_dp > 1:
+        return tuple(Rank(t, p, t // (tp // attn_dp)) for p in range(pp) for t in range(tp))
+    return tuple(Rank(t, p, d) for d in range(replicas) for p in range(pp) for t in range(tp))

@@ -1,0 +1,108 @@
+"""FlashInfer's v1 cache file: one flat JSON object, key text -> [runner, tactic, policy].
+
+Source: FlashInfer 0.7.2, ``autotuner/autotuner.py``: ``AutoTuner.save_configs`` and ``load_configs``. Keys that begin with
+an underscore are not entries: ``_metadata`` (the environment stamp), ``_records`` and ``_generation``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune_planner.cache.keys import CacheKey, parse_key
+from autotune_planner.errors import CacheFileError, UsageError
+
+_METADATA, _RECORDS, _GENERATION = "_metadata", "_records", "_generation"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tuned profile. ``policy`` is how it was measured, None in files from before 0.7."""
+
+    text: str
+    runner: str
+    tactic: Any
+    policy: tuple[Any, ...] | None
+
+    @property
+    def key(self) -> CacheKey:
+        """The parsed key. ``CacheFileError`` if the text is no key."""
+        return parse_key(self.text)
+
+    def value(self) -> list[Any]:
+        """The JSON value of the entry in a file."""
+        return [self.runner, self.tactic] if self.policy is None else [self.runner, self.tactic, list(self.policy)]
+
+
+@dataclass(frozen=True)
+class V1File:
+    """Content of one v1 file. ``metadata`` is None in a file without a stamp, which FlashInfer loads unchecked."""
+
+    metadata: Mapping[str, Any] | None
+    entries: tuple[Entry, ...]
+    records: Mapping[str, Any]
+    generation: str | None
+
+
+def read_v1(path: Path) -> V1File:
+    """Read a v1 file. ``UsageError`` where there is no file, ``CacheFileError`` where FlashInfer could not read it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist", code="no-such-file", where=str(path)) from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a directory", code="is-a-directory", where=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, f"cannot be read: {error}") from None
+    if not text.strip():
+        raise _damaged(path, "is empty")
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise _damaged(path, f"is not JSON: {error}") from None
+    except RecursionError:
+        raise _damaged(path, "is not JSON of a sane depth") from None
+    if not isinstance(content, dict):
+        raise _damaged(path, f"holds {_json_type(content)}, not an object of cache entries")
+    metadata, records, generation = (content.pop(name, None) for name in (_METADATA, _RECORDS, _GENERATION))
+    return V1File(
+        metadata=metadata if isinstance(metadata, dict) else None if metadata is None else {},
+        entries=tuple(entry_of(key, value, path) for key, value in content.items()),
+        records=records if isinstance(records, dict) else {},
+        generation=generation if isinstance(generation, str) else None,
+    )
+
+
+def entry_of(text: str, value: Any, path: Path | None = None) -> Entry:
+    """One entry from its JSON form: 2 elements before 0.7, 3 with the policy, 4 from 0.7.4 on."""
+    if not (isinstance(value, list) and len(value) >= 2 and isinstance(value[0], str)):
+        raise _damaged(path, f"holds a value that is not [runner, tactic, policy], under {text[:160]}")
+    policy = value[2] if len(value) > 2 else None
+    return Entry(text, value[0], value[1], tuple(policy) if isinstance(policy, list) else None)
+
+
+def render_v1(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> bytes:
+    """Bytes of a v1 file as FlashInfer itself saves it: metadata first, keys sorted, ``_generation`` last."""
+    ordered: dict[str, Any] = {_METADATA: dict(metadata)}
+    for key in sorted(entries):
+        ordered[key] = entries[key].value()
+    canonical = json.dumps(ordered, sort_keys=True, separators=(",", ":")).encode()
+    ordered[_GENERATION] = hashlib.sha256(canonical).hexdigest()
+    return json.dumps(ordered, indent=2).encode()
+
+
+def _damaged(path: Path | None, what: str) -> CacheFileError:
+    return CacheFileError(
+        f"the cache file {what}",
+        code="cache-file",
+        where=str(path) if path else None,
+        hint="delete it and tune again: autotune-plan run",
+    )
+
+
+def _json_type(value: Any) -> str:
+    return {list: "a list", str: "a string", type(None): "null", bool: "a boolean"}.get(type(value), "a number")

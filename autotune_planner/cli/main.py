@@ -1,0 +1,104 @@
+"""``autotune-plan``: the commands, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from autotune_planner import __version__
+from autotune_planner.cli.compute import compute
+from autotune_planner.cli.run import run
+from autotune_planner.cli.show import show
+from autotune_planner.errors import ExitCode, InterruptedRunError, PlannerError, UsageError
+from autotune_planner.report.console import talk_console
+from autotune_planner.report.error_view import error_document, error_view
+
+app = typer.Typer(
+    name="autotune-plan",
+    help="Plan and run the FlashInfer kernel autotuning of an LLM server before the server starts.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(compute)
+app.command()(run)
+app.command()(show)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"autotune-plan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")] = (
+        False
+    ),
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader left, as `head` does: nothing is wrong, and nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.DONE
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        return int(app(args=arguments, prog_name="autotune-plan", standalone_mode=False) or 0)
+    except PlannerError as error:
+        return _report(error, arguments)
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if hasattr(error, "format_message"):  # Typer's own usage errors, whatever it names them
+            return _report(_usage_error(error), arguments)
+        traceback.print_exc()
+        print(
+            "error: this is a bug of autotune-plan; please report it with the text above and your deployment file",
+            file=sys.stderr,
+        )
+        return ExitCode.BUG
+
+
+def _report(error: PlannerError, arguments: list[str]) -> int:
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "--json" in ours:
+        print(json.dumps(error_document(error), indent=2))
+    else:
+        talk_console().print(error_view(error))
+    return error.exit_code
+
+
+def _usage_error(error: Exception) -> UsageError:
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "autotune-plan")
+    return UsageError(str(error.format_message()), code="usage", hint=f"{path} --help")  # type: ignore[attr-defined]
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    raise InterruptedRunError(
+        f"interrupted by {signal.Signals(number).name}; nothing that was finished is lost",
+        code="interrupted",
+        hint="the same command continues",
+    )

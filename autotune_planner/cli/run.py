@@ -1,0 +1,80 @@
+"""``autotune-plan run``: tune the plan and publish the cache for every rank."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune_planner import pipeline
+from autotune_planner.deployment.load import load_deployment
+from autotune_planner.errors import ExitCode, UsageError
+from autotune_planner.report.console import data_console, talk_console
+from autotune_planner.report.plan_view import nothing_to_tune_reason, print_notices
+from autotune_planner.report.progress import progress_observer
+from autotune_planner.report.run_view import dry_run_view, nothing_document, run_document, run_view
+
+
+class Device(str, Enum):
+    """Where the timings come from."""
+
+    CUDA = "cuda"
+    SIMULATED = "simulated"
+
+
+def _gpu_count(text: str) -> int | None:
+    """``all`` is None."""
+    if text == "all":
+        return None
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise UsageError(f"--gpus takes a count or all, not {text!r}", code="usage", hint="--gpus 1, or --gpus all")
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="Deployment file (YAML).")],
+    gpus: Annotated[str, typer.Option("--gpus", metavar="N|all", help="GPUs to tune on; one is enough.")] = "all",
+    device: Annotated[Device, typer.Option("--device", help="simulated: no GPU, timings from a cost model.")] = (
+        Device.CUDA
+    ),
+    cache_dir: Annotated[
+        str | None, typer.Option("--cache-dir", help="Stands for SGLANG_CACHE_DIR.", metavar="DIR")
+    ] = None,
+    flashinfer_version: Annotated[
+        str | None,
+        typer.Option("--flashinfer-version", help="FlashInfer of the server, if not the release's pin.", metavar="V"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tuned and written, and end.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run has finished.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Tune every planned op on real GPUs, without weights, and write the cache that the server loads at start."""
+    count = _gpu_count(gpus)
+    kind = device.value
+    plan = pipeline.plan(load_deployment(file), os.environ)
+    if not plan.units:
+        pipeline.require_tunable_architecture(plan)
+        reason = nothing_to_tune_reason(plan)
+        print(jsonlib.dumps(nothing_document(reason), indent=2) if json else f"Nothing to tune: {reason}")
+        return
+    version = pipeline.flashinfer_version(plan, flashinfer_version)
+    target = pipeline.target_of(plan, cache_dir=cache_dir, flashinfer_version=version)
+    talk = talk_console()
+    print_notices(talk, plan.resolved.notices)
+    if dry_run:
+        data_console().print(dry_run_view(plan, target))
+        return
+    devices = pipeline.choose_devices(plan, kind, count)
+    workers = devices if isinstance(devices, int) else len(devices)
+    with progress_observer(talk, plan, workers) as observer:
+        outcome = pipeline.run(plan, device=kind, devices=devices, target=target, fresh=fresh, observer=observer)
+    if json:
+        print(jsonlib.dumps(run_document(plan, outcome, device=kind), indent=2))
+    else:
+        data_console().print(run_view(plan, outcome, device=kind))
+    if outcome.tuned.failures:
+        raise typer.Exit(ExitCode.PARTIAL)

@@ -1,0 +1,63 @@
+"""The ``autotune-plan/plan@1`` document of ``compute --json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from autotune_planner.cache import sglang_layout
+from autotune_planner.engines.resolved import CachePlace
+from autotune_planner.plan.plan import Plan
+from autotune_planner.tuning.keys import PlannedKey
+
+SCHEMA = "autotune-plan/plan@1"
+
+
+def plan_document(
+    plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | None, explain: bool
+) -> dict[str, Any]:
+    """Everything that is known of a plan. ``keys`` only where they were asked for."""
+    resolved = plan.resolved
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "engine": asdict(resolved.release),
+        "gpu": asdict(resolved.gpu),
+        "model": {
+            "name": resolved.model.name,
+            "path": resolved.model_path,
+            "architecture": resolved.model.architecture,
+            "dtype": resolved.dtype,
+            "hidden_size": resolved.hidden_size,
+            "vocab_size": resolved.vocab_size,
+        },
+        "resolved": asdict(resolved.arguments),
+        "runtime": asdict(resolved.runtime),
+        "passes": [asdict(decision) for decision in resolved.passes],
+        "no_autotune_reason": resolved.no_autotune_reason,
+        "ops": [
+            {
+                "custom_op": op.custom_op,
+                "runner": op.call.runner,
+                "phase": op.phase,
+                "layer": op.layer,
+                "shape": op.call.label,
+                "buckets": list(op.buckets),
+                "covers": op.covers,
+                "reason": op.reason,
+            }
+            for op in plan.ops
+        ],
+        "cache_files": [
+            {"rank": asdict(rank), "path": str(sglang_layout.rank_file(place, rank))} for rank in place.ranks
+        ],
+        "forecast": {"work_units": len(plan.units)},
+        "warnings": [asdict(notice) for notice in resolved.notices],
+    }
+    if keys is not None:
+        document["keys"] = [
+            {"key": key.key, "policy": list(key.policy), "tuned_by_server": key.tuned_by_server} for key in keys
+        ]
+    if explain:
+        document["derivation"] = [asdict(derivation) for derivation in resolved.derivations]
+    return document

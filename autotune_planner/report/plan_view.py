@@ -1,0 +1,147 @@
+"""``compute`` for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console, ConsoleRenderable, Group
+from rich.table import Table
+from rich.text import Text
+
+from autotune_planner.cache import sglang_layout
+from autotune_planner.engines.resolved import CachePlace, Notice, PassDecision, Resolved
+from autotune_planner.plan.plan import Plan, PlannedOp
+from autotune_planner.tuning.keys import PlannedKey
+
+_LEVEL_STYLE = {"info": "cyan", "warning": "yellow", "error": "red"}
+
+
+def plan_view(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | None, explain: bool) -> Group:
+    """Budgets, passes with reasons, buckets, and the files that every rank of the server will open."""
+    resolved = plan.resolved
+    parts: list[ConsoleRenderable] = [Text(_headline(resolved), style="bold"), Text(), _budgets(resolved), Text()]
+    parts += [_passes(resolved.passes), Text()]
+    if plan.ops:
+        parts += [_ops(plan.ops), Text()]
+    else:
+        parts += [Text(f"Nothing to tune: {nothing_to_tune_reason(plan)}"), Text()]
+    parts.append(_cache_files(place))
+    if explain:
+        parts += [Text(), *_derivations(resolved)]
+    if keys is not None:
+        parts += [Text(), *_keys(keys)]
+    return Group(*parts)
+
+
+def nothing_to_tune_reason(plan: Plan) -> str:
+    """Why a plan has no work units."""
+    reason = plan.resolved.no_autotune_reason
+    return reason or "the server would autotune, but this deployment reaches no op that its tuner can tune"
+
+
+def print_notices(console: Console, notices: Iterable[Notice]) -> None:
+    """Warnings, one paragraph each, most severe first."""
+    order = {"error": 0, "warning": 1, "info": 2}
+    for notice in sorted(notices, key=lambda notice: order[notice.level]):
+        style = _LEVEL_STYLE[notice.level]
+        console.print(Text.assemble((f"{notice.level}: ", style), notice.message, (f" [{notice.code}]", "dim")))
+
+
+def _headline(resolved: Resolved) -> str:
+    release = resolved.release
+    return (
+        f"{resolved.model_path} on {resolved.gpu.name}, {release.name} {release.version} "
+        f"(FlashInfer {release.flashinfer_version})"
+    )
+
+
+def _budgets(resolved: Resolved) -> Table:
+    arguments, runtime = resolved.arguments, resolved.runtime
+    rows = [
+        ("tensor / attention-DP / expert / pipeline parallel", _parallel(resolved)),
+        ("chunked_prefill_size (per rank)", arguments.chunked_prefill_size),
+        ("max_prefill_tokens", arguments.max_prefill_tokens),
+        ("EXTEND budget (tokens per rank)", arguments.autotune_extend_ceiling),
+        ("running requests per DP worker", runtime.max_running_requests_per_dp_worker),
+        ("DECODE dummy (requests x tokens)", f"{runtime.decode_autotune_bs} x {runtime.decode_autotune_tokens_per_req}"),
+        ("MoE runner / all-to-all", f"{arguments.moe_runner_backend} / {arguments.moe_a2a_backend}"),
+        ("attention backend, page size", f"{arguments.attention_backend}, {arguments.page_size}"),
+        ("quantization", arguments.quantization or "none"),
+    ]
+    table = _table("Budgets")
+    table.add_column("per rank")
+    table.add_column("value")
+    for name, value in rows:
+        table.add_row(name, str(value))
+    return table
+
+
+def _parallel(resolved: Resolved) -> str:
+    arguments = resolved.arguments
+    return f"{arguments.tp_size} / {arguments.attn_dp_size} / {arguments.ep_size} / {arguments.pp_size}"
+
+
+def _passes(passes: Sequence[PassDecision]) -> Table:
+    table = _table("Passes that the server runs at start")
+    for name in ("pass", "runs", "requests", "tokens each", "tokens", "MoE rows"):
+        table.add_column(name, justify="left" if name in ("pass", "runs") else "right")
+    table.add_column("reason", overflow="fold")
+    for decision in passes:
+        sizes = (decision.batch_size, decision.tokens_per_request, decision.tokens_per_rank, decision.moe_rows)
+        table.add_row(
+            decision.name.upper(),
+            "yes" if decision.run else "no",
+            *("-" if size is None else str(size) for size in sizes),
+            decision.reason,
+        )
+    return table
+
+
+def _ops(ops: Sequence[PlannedOp]) -> Table:
+    table = _table("Ops and buckets that are tuned here")
+    for name in ("op", "layer", "shape", "phase"):
+        table.add_column(name)
+    table.add_column("buckets", justify="right")
+    table.add_column("largest", justify="right")
+    table.add_column("covers M", justify="right")
+    table.add_column("why", overflow="fold")
+    for op in ops:
+        table.add_row(
+            op.custom_op,
+            op.layer,
+            op.call.label,
+            op.phase.upper(),
+            str(len(op.buckets)),
+            str(op.buckets[-1]),
+            f"1..{op.covers}",
+            op.reason,
+        )
+    return table
+
+
+def _cache_files(place: CachePlace) -> Text:
+    names = list(dict.fromkeys(sglang_layout.rank_file_name(rank) for rank in place.ranks))
+    shown = names if len(names) <= 3 else [names[0], "..", names[-1]]
+    return Text.assemble(
+        ("Cache that the server opens: ", "bold"),
+        f"{sglang_layout.cache_directory(place)}\n",
+        f"  {len(names)} rank files: {' '.join(shown)}" if len(names) > 1 else f"  {names[0]}",
+    )
+
+
+def _derivations(resolved: Resolved) -> Iterator[Text]:
+    yield Text("How the numbers came about", style="bold")
+    for derivation in resolved.derivations:
+        steps = " -> ".join(f"{text} ({source})" for text, source in derivation.steps)
+        yield Text(f"  {derivation.field}: {steps} -> {derivation.value}")
+
+
+def _keys(keys: Sequence[PlannedKey]) -> Iterator[Text]:
+    by_server = sum(key.tuned_by_server for key in keys)
+    yield Text(f"{len(keys)} cache keys ({by_server} that the server would tune itself, marked *)", style="bold")
+    for key in keys:
+        yield Text(f"{'*' if key.tuned_by_server else ' '} {key.key}")
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -1,0 +1,102 @@
+"""Progress of a run on stderr: a bar per GPU in a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from autotune_planner.plan.plan import Plan, WorkUnit
+from autotune_planner.tuning.messages import Event, ModuleBuilding, ModuleReady, UnitFinished, UnitStarted, WorkerLost
+from autotune_planner.tuning.pool import Observer
+
+_PLAIN_SECONDS = 5.0  # between two plain lines
+
+
+@contextmanager
+def progress_observer(console: Console, plan: Plan, workers: int) -> Iterator[Observer]:
+    """An observer of a run that reports to ``console``."""
+    if console.is_terminal:
+        with _Bars(console, plan, workers) as bars:
+            yield bars.observe
+    else:
+        yield _Lines(console, plan).observe
+
+
+def _unit_text(unit: WorkUnit) -> str:
+    return f"{unit.custom_op} {unit.call.label} M={unit.bucket}"
+
+
+def _common_line(event: Event) -> str | None:
+    """Text of the events that are worth a line of their own in both forms."""
+    if isinstance(event, ModuleBuilding):
+        return f"building {event.name}: {len(event.object_paths)} objects (once per machine, not counted as tuning)"
+    if isinstance(event, ModuleReady) and event.seconds:
+        return f"built {event.name} in {event.seconds:.0f} s"
+    if isinstance(event, WorkerLost):
+        during = f" while it tuned {_unit_text(event.unit)}" if event.unit else " while it started"
+        return f"worker {event.worker} ended{during}: {event.reason}"
+    if isinstance(event, UnitFinished) and event.result.failure:
+        return f"not tuned: {_unit_text(event.result.unit)}: {event.result.failure}"
+    return None
+
+
+class _Lines:
+    """At most one line every few seconds, and the first and the last always."""
+
+    def __init__(self, console: Console, plan: Plan) -> None:
+        self._console = console
+        self._total = len(plan.units)
+        self._done = 0
+        self._started = self._last = time.monotonic()
+
+    def observe(self, event: Event) -> None:
+        line = _common_line(event)
+        if line:
+            self._console.print(line)
+        if isinstance(event, UnitFinished):
+            self._done += 1
+            now = time.monotonic()
+            if self._done in (1, self._total) or now - self._last >= _PLAIN_SECONDS:
+                self._last = now
+                left = (now - self._started) / self._done * (self._total - self._done)
+                self._console.print(
+                    f"GPU {event.worker}: {self._done}/{self._total} profiles, about {left:.0f} s left, "
+                    f"{_unit_text(event.result.unit)}"
+                )
+
+
+class _Bars:
+    def __init__(self, console: Console, plan: Plan, workers: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[now]}"),
+            console=console,
+        )
+        self._all = self._progress.add_task("all profiles", total=len(plan.units), now="")
+        self._gpus: dict[int, TaskID] = {
+            index: self._progress.add_task(f"GPU {index}", total=None, now="starting") for index in range(workers)
+        }
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def observe(self, event: Event) -> None:
+        line = _common_line(event)
+        if line:
+            self._progress.console.print(line)
+        if isinstance(event, UnitStarted):
+            self._progress.update(self._gpus[event.worker], now=_unit_text(event.unit))
+        elif isinstance(event, UnitFinished):
+            self._progress.advance(self._all)
+            self._progress.advance(self._gpus[event.worker])

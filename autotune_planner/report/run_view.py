@@ -1,0 +1,88 @@
+"""``run`` for people and scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from autotune_planner.pipeline import RunOutcome, Target
+from autotune_planner.plan.plan import Plan
+from autotune_planner.tuning.messages import UnitResult
+
+SCHEMA = "autotune-plan/run@1"
+
+
+def run_document(plan: Plan, outcome: RunOutcome, *, device: str) -> dict[str, Any]:
+    """The ``autotune-plan/run@1`` document. Times in seconds."""
+    tuned = outcome.tuned
+    return {
+        "schema": SCHEMA,
+        "device": device,
+        "directory": str(outcome.target.directory),
+        "published": [str(path) for path in outcome.published],
+        "work_units": len(plan.units),
+        "entries": len(tuned.entries) if tuned else 0,
+        "kept_entries": outcome.kept,
+        "resumed_units": tuned.resumed if tuned else 0,
+        "build_seconds": round(tuned.build_seconds, 3) if tuned else 0.0,
+        "tuning_seconds": round(tuned.tuning_seconds, 3) if tuned else 0.0,
+        "metadata": dict(tuned.metadata) if tuned else {},
+        "skipped_tactics": [_unit(result) | {"tactics": list(result.skipped)} for result in _skipping(outcome)],
+        "failures": [_unit(result) | {"reason": result.failure} for result in (tuned.failures if tuned else ())],
+    }
+
+
+def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
+    """What was tuned, skipped and written."""
+    tuned = outcome.tuned
+    assert tuned is not None
+    count = len(plan.units)
+    lines = [
+        Text(f"Tuned {len(tuned.entries)} of {count} profiles in {tuned.tuning_seconds:.1f} s{_apart(outcome)}"),
+        Text(f"Published {len(outcome.published)} identical rank files in {outcome.target.directory}"),
+        *(Text(f"  {path.name}") for path in outcome.published),
+    ]
+    if outcome.kept:
+        lines.append(Text(f"Kept {outcome.kept} entries of other ops that were in the files already"))
+    skipped = sum(len(result.skipped) for result in _skipping(outcome))
+    if skipped:
+        units = len(_skipping(outcome))
+        lines.append(Text(f"FlashInfer rejected {skipped} tactics in {units} profiles; they were skipped (--json)"))
+    if tuned.failures:
+        lines.append(Text(f"{len(tuned.failures)} profiles were not tuned; the server will use its default there:"))
+        lines += [Text(f"  {result.unit.custom_op} {result.unit.call.label} M={result.unit.bucket}: {result.failure}")
+                  for result in tuned.failures]
+    if device == "simulated":
+        lines.append(Text("Simulated device: timings come from a cost model; no server will load these files"))
+    return Group(*lines)
+
+
+def dry_run_view(plan: Plan, target: Target) -> Group:
+    """What ``run`` would do."""
+    return Group(
+        Text(f"Would tune {len(plan.units)} profiles and write {len(target.files)} rank files in {target.directory}:"),
+        *(Text(f"  {name}") for name in target.files),
+    )
+
+
+def _apart(outcome: RunOutcome) -> str:
+    tuned = outcome.tuned
+    assert tuned is not None
+    notes = []
+    if tuned.resumed:
+        notes.append(f"{tuned.resumed} finished earlier")
+    if tuned.build_seconds:
+        notes.append(f"{tuned.build_seconds:.0f} s of compiling apart")
+    return f" ({', '.join(notes)})" if notes else ""
+
+
+def _skipping(outcome: RunOutcome) -> Sequence[UnitResult]:
+    return [result for result in outcome.tuned.results if result.skipped] if outcome.tuned else []
+
+
+def _unit(result: UnitResult) -> dict[str, Any]:
+    unit = result.unit
+    return {"custom_op": unit.custom_op, "shape": unit.call.label, "bucket": unit.bucket}
