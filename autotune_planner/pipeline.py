@@ -12,11 +12,13 @@ from pathlib import Path
 from autotune_planner import engines
 from autotune_planner.cache import publish as publishing
 from autotune_planner.cache import sglang_layout
+from autotune_planner.cache.merge import merged
+from autotune_planner.cache.v1 import Entry, entry_of, read_v1, render_v1
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.engines.resolved import CachePlace
-from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.errors import CacheFileError, NotPossibleHereError
 from autotune_planner.plan.plan import Plan, make_plan
-from autotune_planner.tuning.devices import CudaDevice, DeviceKind, cuda_devices, require_flashinfer
+from autotune_planner.tuning.devices import SIMULATED, CudaDevice, DeviceKind, cuda_devices, require_flashinfer
 from autotune_planner.tuning.lock import tuning_lock
 from autotune_planner.tuning.pool import Observer
 from autotune_planner.tuning.tune import Tuned, tune
@@ -25,7 +27,7 @@ WORK_FOLDER = ".autotune-plan"  # journal, lock and worker logs, inside the targ
 
 
 def plan(deployment: Deployment, environ: Mapping[str, str]) -> Plan:
-    """Resolve a deployment by its server's rules and plan what is tuned. ``DeploymentError`` if the server rejects it."""
+    """Resolve a deployment by its server's rules and plan what is tuned. ``DeploymentError`` if it is rejected."""
     return make_plan(engines.resolve(deployment, environ=environ))
 
 
@@ -43,10 +45,10 @@ class Target:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """``tuned`` is None where there was nothing to tune. ``kept`` counts entries of earlier files that were kept."""
+    """``published`` are the files written; ``kept`` counts entries of earlier files that were kept beside ours."""
 
     target: Target
-    tuned: Tuned | None
+    tuned: Tuned
     published: tuple[Path, ...]
     kept: int
 
@@ -105,22 +107,70 @@ def run(
     plan: Plan,
     *,
     device: DeviceKind,
-    gpus: int | None,
+    devices: Sequence[CudaDevice] | int,
     target: Target,
     fresh: bool,
     observer: Observer,
 ) -> RunOutcome:
     """Tune a plan and publish one identical file for every rank: all of them or none.
 
-    ``NotPossibleHereError`` before any tuning where the result could not be published.
+    ``NotPossibleHereError`` before any tuning where the result could not be published; ``LockedError`` where another
+    run is at work on the same target.
     """
-    devices = choose_devices(plan, device, gpus)
     publishing.check_writable(target.directory)
     with tuning_lock(target.work_dir):
         tuned = tune(plan, device=device, devices=devices, work_dir=target.work_dir, fresh=fresh, observer=observer)
-        content, kept = publishing.content_of(target.directory, target.files, tuned.metadata, tuned.entries)
+        ours = merged(entry_of(text, value) for text, value in tuned.entries.items())
+        kept = _kept_entries(target, tuned, ours)
+        content = render_v1(tuned.metadata, {**kept, **ours})
         published = publishing.publish(target.directory, target.files, content)
-    return RunOutcome(target, tuned, tuple(published), kept)
+    return RunOutcome(target, tuned, tuple(published), len(kept))
+
+
+def _kept_entries(target: Target, tuned: Tuned, ours: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Entries that the ranks' present files hold beside ours, if all ranks agree and the environment is the same.
+
+    A server or an earlier run tuned them; the server itself would merge them too. ``NotPossibleHereError`` if the
+    simulated device would replace files of a real GPU.
+    """
+    present = [target.directory / name for name in target.files if (target.directory / name).is_file()]
+    if not present:
+        return {}
+    try:
+        files = [read_v1(path) for path in present]
+    except CacheFileError:
+        return {}  # a damaged file is of no use to any rank
+    metadata = [dict(file.metadata or {}) for file in files]
+    simulated = tuned.metadata["gpu"].startswith(SIMULATED)
+    if simulated and any(not str(stamp.get("gpu")).startswith(SIMULATED) for stamp in metadata):
+        raise NotPossibleHereError(
+            "these files were tuned on a real GPU; a simulated run does not replace them",
+            code="simulated-over-real",
+            where=str(target.directory),
+            hint="give the simulated run a place of its own: --cache-dir DIR",
+        )
+    if any(stamp != dict(tuned.metadata) for stamp in metadata) or len(present) != len(target.files):
+        return {}
+    if any(file.entries != files[0].entries for file in files):
+        return {}
+    profiles = {(entry.key.custom_op, entry.key.profile) for entry in ours.values()}
+    return {
+        entry.text: entry
+        for entry in files[0].entries
+        if entry.text not in ours and (entry.key.custom_op, entry.key.profile) not in profiles
+    }
+
+
+def require_tunable_architecture(plan: Plan) -> None:
+    """``NotPossibleHereError`` for a GPU that the server never tunes on."""
+    gpu = plan.resolved.gpu
+    if gpu.compute_capability is None or gpu.compute_capability < (9, 0):
+        raise NotPossibleHereError(
+            f"{gpu.name} cannot be tuned: {plan.resolved.no_autotune_reason}",
+            code="gpu-architecture",
+            where="gpu",
+            hint="autotune-plan compute shows what the server does instead",
+        )
 
 
 def flashinfer_version(plan: Plan, stated: str | None) -> str:

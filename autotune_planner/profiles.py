@@ -1,6 +1,6 @@
 """The one lookup of package data: ``profiles/{gpus,models,engines}/NAME.yaml``.
 
-In a checkout the data is the top-level ``profiles/`` folder; in an installed wheel it is ``autotune_planner/profiles/``.
+In a checkout the data is the top-level ``profiles/`` folder; in an installed wheel ``autotune_planner/profiles/``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Texts of FlashInfer's v1 cache keys: ``str((custom op, runner class, profile, extras))``, read without ``eval``.
 
-A file of a long-lived cache repeats the same few extras and static shapes thousands of times, so both parts are parsed
-once per distinct text.
+A large cache repeats few extras and few shapes many times, so each distinct text of either is parsed once.
 """
 
 from __future__ import annotations
@@ -17,15 +16,21 @@ from autotune_planner.errors import CacheFileError
 Profile = tuple[tuple[int, ...], ...]
 
 _STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_HEAD = re.compile(rf"\(({_STRING}), ({_STRING}), (\(.*?\)\)|\(.*?\),\)|\(\))(?:, (.*))?\)", re.DOTALL)
+_SHAPE = r"\([-0-9, ]*\)"
+_KEY = re.compile(
+    rf"\(({_STRING}), ({_STRING}), (\((?:{_SHAPE},|{_SHAPE}(?:, {_SHAPE})+)?\))(?:, (\(.*\)))?\)", re.DOTALL
+)
 _DIMS = re.compile(r"\(([-0-9, ]*)\)")
-_OPAQUE = re.compile(rf"{_STRING}|torch\.[A-Za-z0-9_]+|<[A-Za-z_][^<>]*>")
-_MARK = "\0"
+_STRING_VALUE = re.compile(_STRING, re.DOTALL)
+_NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|inf)|nan")
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+_CONSTANTS = {"None": None, "True": True, "False": False}
+_OPENING, _CLOSING = "([{<", ")]}>"
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """A value of a key that only FlashInfer's process has: ``torch.bfloat16``, ``<Enum.NAME: 3>``. Prints as it was."""
+    """A value of a key that is no Python literal: ``torch.bfloat16``, ``<Enum.NAME: 3>``. Prints as it was."""
 
     text: str
 
@@ -35,9 +40,10 @@ class Opaque:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """One parsed key. ``profile`` is one shape per input, -1 for a derived dimension; ``extras`` None before 0.6.13.
+    """One parsed key. ``profile`` is one shape per input, -1 for a derived dimension.
 
-    ``str(key)`` is the text that it was parsed from.
+    ``extras`` is None in a key of three elements, the form of before FlashInfer 0.6.13. ``str(key)`` is the text that
+    the key was parsed from.
     """
 
     custom_op: str
@@ -52,27 +58,21 @@ class CacheKey:
     @property
     def bucket(self) -> int:
         """First dynamic token dimension, M: the rows of the first input, behind the batch of a batched GEMM."""
-        first = self.profile[0] if self.profile else (0,)
-        return first[1] if self.custom_op == "fp8_gemm" and len(first) == 3 else first[0]
-
-    @property
-    def static_shapes(self) -> Profile:
-        """The profile without M: equal for all buckets of one layer."""
-        first = list(self.profile[0]) if self.profile else []
-        index = 1 if self.custom_op == "fp8_gemm" and len(first) == 3 else 0
-        del first[index : index + 1]
-        return (tuple(first), *self.profile[1:])
+        first = self.profile[0] if self.profile else ()
+        if not first:
+            return 0
+        return first[1] if len(first) == 3 and self.custom_op.endswith("gemm") else first[0]
 
 
 def parse_key(text: str) -> CacheKey:
-    """Parse one key. ``CacheFileError`` if it is not the text of a FlashInfer key."""
-    match = _HEAD.fullmatch(text)
+    """Parse one key. ``CacheFileError`` names a text that is not a FlashInfer key."""
+    match = _KEY.fullmatch(text)
     try:
         if match is None:
             raise ValueError(text)
         op, runner, profile, extras = match.groups()
         return CacheKey(_string(op), _string(runner), _profile(profile), None if extras is None else _extras(extras))
-    except (ValueError, SyntaxError, IndexError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, IndexError, RecursionError):
         raise CacheFileError(
             f"not a key that FlashInfer writes: {text[:160]}",
             code="cache-key",
@@ -83,44 +83,76 @@ def parse_key(text: str) -> CacheKey:
 @lru_cache(maxsize=4096)
 def _string(text: str) -> str:
     value = ast.literal_eval(text)
-    assert isinstance(value, str)
-    return value
+    if repr(value) != text:
+        raise ValueError(text)
+    return str(value)
 
 
 def _profile(text: str) -> Profile:
-    shapes = tuple(_shape(dims) for dims in _DIMS.findall(text))
-    if repr(shapes) != text:
-        raise ValueError(text)
-    return shapes
+    return tuple(map(_shape, _DIMS.findall(text, 1)))
 
 
 @lru_cache(maxsize=65536)
 def _shape(dims: str) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in dims.split(",") if dim.strip())
+    shape = tuple(int(dim) for dim in dims.split(",") if dim)
+    if repr(shape) != f"({dims})":
+        raise ValueError(dims)
+    return shape
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def _extras(text: str) -> tuple[Any, ...]:
-    """Values of the extras: Python literals, and opaque texts outside string literals."""
-    opaque: list[str] = []
-
-    def hide(match: re.Match[str]) -> str:
-        found = match.group(0)
-        if found[0] in "'\"":
-            return found
-        opaque.append(found)
-        return repr(f"{_MARK}{len(opaque) - 1}")
-
-    def restore(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(restore, value))
-        if isinstance(value, list):
-            return list(map(restore, value))
-        if isinstance(value, str) and value.startswith(_MARK):
-            return Opaque(opaque[int(value[1:])])
-        return value
-
-    value = restore(ast.literal_eval(_OPAQUE.sub(hide, text)))
-    if not isinstance(value, tuple) or repr(value) != text:
+    value, end = _value(text, 0)
+    if end != len(text) or not isinstance(value, tuple) or repr(value) != text:
         raise ValueError(text)
     return value
+
+
+def _value(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins at ``at``, and where it ends."""
+    if text[at] in "([":
+        return _sequence(text, at)
+    if match := _STRING_VALUE.match(text, at):
+        return _string(match.group()), match.end()
+    if match := _NUMBER.match(text, at):
+        number = match.group()
+        return (int(number) if number.lstrip("-").isdigit() else float(number)), match.end()
+    name = _NAME.match(text, at)
+    end = name.end() if name else at
+    if name and name.group() in _CONSTANTS:
+        return _CONSTANTS[name.group()], end
+    if text[end] in "(<":
+        end = _balanced(text, end)
+    if end == at:
+        raise ValueError(text)
+    return Opaque(text[at:end]), end
+
+
+def _sequence(text: str, at: int) -> tuple[Any, int]:
+    """A tuple or list. Separators are taken loosely: the caller compares the printed value with the text."""
+    closing = ")" if text[at] == "(" else "]"
+    items: list[Any] = []
+    position = at + 1
+    while text[position] != closing:
+        item, position = _value(text, position)
+        items.append(item)
+        while text[position] in ", ":
+            position += 1
+    return (tuple(items) if closing == ")" else items), position + 1
+
+
+def _balanced(text: str, at: int) -> int:
+    """End of the bracketed text that begins at ``at``: a call's arguments or the ``<...>`` of an object."""
+    open_brackets: list[str] = []
+    while True:
+        string = _STRING_VALUE.match(text, at)
+        if string:
+            at = string.end()
+            continue
+        if text[at] in _OPENING:
+            open_brackets.append(_CLOSING[_OPENING.index(text[at])])
+        elif text[at] in _CLOSING and open_brackets.pop() != text[at]:
+            raise ValueError(text)
+        at += 1
+        if not open_brackets:
+            return at

@@ -20,7 +20,14 @@ def cache_directory(place: CachePlace) -> Path:
     """``<cache dir>/flashinfer/autotune/<FlashInfer version>/sm<major><minor>/<hash>``; ``~`` is the home directory."""
     major, minor = place.compute_capability
     root = Path(place.cache_dir).expanduser()
-    return root / "flashinfer" / "autotune" / place.flashinfer_version / f"sm{major}{minor}" / cache_key_hash(place.key_parts)
+    return (
+        root
+        / "flashinfer"
+        / "autotune"
+        / place.flashinfer_version
+        / f"sm{major}{minor}"
+        / cache_key_hash(place.key_parts)
+    )
 
 
 def rank_file_name(rank: Rank) -> str:

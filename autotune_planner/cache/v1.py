@@ -1,7 +1,8 @@
 """FlashInfer's v1 cache file: one flat JSON object, key text -> [runner, tactic, policy].
 
-Source: FlashInfer 0.7.2, ``autotuner/autotuner.py``: ``AutoTuner.save_configs`` and ``load_configs``. Keys that begin with
-an underscore are not entries: ``_metadata`` (the environment stamp), ``_records`` and ``_generation``.
+Source: FlashInfer 0.7.2, ``autotuner/autotuner.py``: ``AutoTuner.save_configs`` and ``load_configs``. Names that begin
+with an underscore are not entries: ``_metadata`` (the environment stamp), ``_records`` (of other FlashInfer products),
+``_generation`` (a digest of all the rest), and notes such as ``_last_updated_by`` of older writers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ class Entry:
     tactic: Any
     policy: tuple[Any, ...] | None
 
-    @property
+    @cached_property
     def key(self) -> CacheKey:
         """The parsed key. ``CacheFileError`` if the text is no key."""
         return parse_key(self.text)
@@ -40,7 +42,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class V1File:
-    """Content of one v1 file. ``metadata`` is None in a file without a stamp, which FlashInfer loads unchecked."""
+    """Content of one v1 file, entries in the file's order.
+
+    ``metadata`` is None in a file without a stamp, which FlashInfer loads unchecked, and empty where the stamp is no
+    object, which FlashInfer takes as one whose fields are all missing.
+    """
 
     metadata: Mapping[str, Any] | None
     entries: tuple[Entry, ...]
@@ -62,17 +68,21 @@ def read_v1(path: Path) -> V1File:
         raise _damaged(path, "is empty")
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except json.JSONDecodeError as error:
+        raise _damaged(path, f"is not JSON: {error.msg}", f"{error.lineno}:{error.colno}") from None
+    except ValueError as error:  # an integer of more digits than Python reads
         raise _damaged(path, f"is not JSON: {error}") from None
     except RecursionError:
         raise _damaged(path, "is not JSON of a sane depth") from None
     if not isinstance(content, dict):
         raise _damaged(path, f"holds {_json_type(content)}, not an object of cache entries")
     metadata, records, generation = (content.pop(name, None) for name in (_METADATA, _RECORDS, _GENERATION))
+    if not isinstance(records, dict | None):
+        raise _damaged(path, f"holds {_json_type(records)} under {_RECORDS}, not an object")
     return V1File(
-        metadata=metadata if isinstance(metadata, dict) else None if metadata is None else {},
-        entries=tuple(entry_of(key, value, path) for key, value in content.items()),
-        records=records if isinstance(records, dict) else {},
+        metadata=metadata if isinstance(metadata, dict | None) else {},
+        entries=tuple(entry_of(key, value, path) for key, value in content.items() if not key.startswith("_")),
+        records=records or {},
         generation=generation if isinstance(generation, str) else None,
     )
 
@@ -85,9 +95,13 @@ def entry_of(text: str, value: Any, path: Path | None = None) -> Entry:
     return Entry(text, value[0], value[1], tuple(policy) if isinstance(policy, list) else None)
 
 
-def render_v1(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> bytes:
+def render_v1(
+    metadata: Mapping[str, str], entries: Mapping[str, Entry], records: Mapping[str, Any] | None = None
+) -> bytes:
     """Bytes of a v1 file as FlashInfer itself saves it: metadata first, keys sorted, ``_generation`` last."""
     ordered: dict[str, Any] = {_METADATA: dict(metadata)}
+    if records:
+        ordered[_RECORDS] = dict(records)
     for key in sorted(entries):
         ordered[key] = entries[key].value()
     canonical = json.dumps(ordered, sort_keys=True, separators=(",", ":")).encode()
@@ -95,14 +109,16 @@ def render_v1(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> byte
     return json.dumps(ordered, indent=2).encode()
 
 
-def _damaged(path: Path | None, what: str) -> CacheFileError:
+def _damaged(path: Path | None, what: str, position: str | None = None) -> CacheFileError:
+    where = str(path) if path else None
     return CacheFileError(
         f"the cache file {what}",
         code="cache-file",
-        where=str(path) if path else None,
+        where=f"{where}:{position}" if position else where,
         hint="delete it and tune again: autotune-plan run",
     )
 
 
 def _json_type(value: Any) -> str:
-    return {list: "a list", str: "a string", type(None): "null", bool: "a boolean"}.get(type(value), "a number")
+    names = {list: "a list", str: "a string", type(None): "null", bool: "a boolean"}
+    return names.get(type(value), "a number")

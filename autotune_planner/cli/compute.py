@@ -14,6 +14,7 @@ from autotune_planner.deployment.load import load_deployment
 from autotune_planner.report.console import data_console, talk_console
 from autotune_planner.report.plan_document import plan_document
 from autotune_planner.report.plan_view import plan_view, print_notices
+from autotune_planner.tuning.keys import exact_keys
 
 
 def compute(
@@ -27,7 +28,7 @@ def compute(
     """Work out, per rank, what the server will autotune at start and what is worth tuning before it."""
     plan = pipeline.plan(load_deployment(file), os.environ)
     place = plan.resolved.cache_place
-    exact = pipeline.exact_keys(plan) if keys else None
+    exact = exact_keys(plan) if keys else None
     if json:
         print(jsonlib.dumps(plan_document(plan, place, keys=exact, explain=explain), indent=2))
         return

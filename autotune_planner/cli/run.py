@@ -17,6 +17,7 @@ from autotune_planner.report.console import data_console, talk_console
 from autotune_planner.report.plan_view import nothing_to_tune_reason, print_notices
 from autotune_planner.report.progress import progress_observer
 from autotune_planner.report.run_view import dry_run_view, nothing_document, run_document, run_view
+from autotune_planner.tuning.devices import DeviceKind
 
 
 class Device(str, Enum):
@@ -54,7 +55,7 @@ def run(
 ) -> None:
     """Tune every planned op on real GPUs, without weights, and write the cache that the server loads at start."""
     count = _gpu_count(gpus)
-    kind = device.value
+    kind: DeviceKind = "simulated" if device is Device.SIMULATED else "cuda"
     plan = pipeline.plan(load_deployment(file), os.environ)
     if not plan.units:
         pipeline.require_tunable_architecture(plan)

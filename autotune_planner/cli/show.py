@@ -30,7 +30,8 @@ def show(
         )
     if len(groups) > 1:
         talk_console().print(
-            f"[yellow]warning:[/] {len(groups)} different contents: a tensor-parallel server deletes all of them at start"
+            f"[yellow]warning:[/] {len(groups)} different contents: "
+            "a tensor-parallel server deletes all of them at start"
         )
     for files in groups:
         content = read_v1(files[0])

@@ -1,4 +1,4 @@
-"""The interface behind which every FlashInfer op family stands: one file per family, torch imported only when called."""
+"""The interface behind which every FlashInfer op family stands: one file each, torch imported only when called."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 ComputeCapability = tuple[int, int]
+Launch = Callable[[], Any]
+Bind = Callable[[int], Launch]
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ class OpCall(ABC):
         """Device bytes of the synthetic weights."""
 
     @abstractmethod
-    def prepare(self, device: str) -> Callable[[int], Any]:
-        """Build one rank's synthetic tensors on ``device`` ("cuda", "meta") and return ``call(m)``.
+    def prepare(self, device: str) -> Bind:
+        """Build one rank's synthetic weights on ``device`` ("cuda", "meta") and return ``bind``.
 
-        ``call(m)`` makes exactly the public call of the server with M = m tokens. Nothing is materialised on "meta".
+        ``bind(m)`` makes inputs of M = m tokens and returns ``launch()``, which makes exactly the public call of the
+        server. Nothing is materialised on "meta".
         """

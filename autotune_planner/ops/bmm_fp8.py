@@ -6,11 +6,10 @@ activation and the column-major weight get a batch dimension of 1, both scales h
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from autotune_planner.ops.base import ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, ComputeCapability, JitModule, Launch, OpCall
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class BmmFp8(OpCall):
     def weight_bytes(self) -> int:
         return self.n * self.k
 
-    def prepare(self, device: str) -> Callable[[int], Any]:
+    def prepare(self, device: str) -> Bind:
         import torch
         from flashinfer import bmm_fp8
 
@@ -54,11 +53,11 @@ class BmmFp8(OpCall):
         weight = _random_fp8((1, self.n, self.k), device).transpose(-2, -1)
         scale = torch.ones(1, dtype=torch.float32, device=device)
 
-        def call(m: int) -> Any:
+        def bind(m: int) -> Launch:
             x = torch.randn((1, m, self.k), dtype=torch.bfloat16, device=device).to(fp8)
-            return bmm_fp8(x, weight, scale, scale, torch.bfloat16, backend="cublas")
+            return lambda: bmm_fp8(x, weight, scale, scale, torch.bfloat16, backend="cublas")
 
-        return call
+        return bind
 
 
 def _random_fp8(shape: tuple[int, ...], device: str) -> Any:

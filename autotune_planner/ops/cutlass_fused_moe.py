@@ -6,11 +6,10 @@ The call is the one of SGLang 0.5.23, ``layers/moe/moe_runner/flashinfer_cutlass
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from autotune_planner.ops.base import ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, ComputeCapability, JitModule, Launch, OpCall
 
 _ARCHITECTURES = {(8, 9): "89", (9, 0): "90", (10, 0): "100", (10, 3): "103", (12, 0): "120", (12, 1): "120"}
 _OBJECTS = 248  # SM90; the other architectures' counts are of the same order
@@ -63,7 +62,7 @@ class CutlassFusedMoe(OpCall):
     def weight_bytes(self) -> int:
         return self.local_experts * 3 * self.intermediate_size * self.hidden_size * 2
 
-    def prepare(self, device: str) -> Callable[[int], Any]:
+    def prepare(self, device: str) -> Bind:
         import torch
         from flashinfer.fused_moe import cutlass_fused_moe
         from flashinfer.fused_moe.core import ActivationType
@@ -72,12 +71,12 @@ class CutlassFusedMoe(OpCall):
         fc1 = _weights((self.local_experts, 2 * self.intermediate_size, self.hidden_size), device)
         fc2 = _weights((self.local_experts, self.hidden_size, self.intermediate_size), device)
 
-        def call(m: int) -> Any:
+        def bind(m: int) -> Launch:
             x = torch.randn((m, self.hidden_size), dtype=bf16, device=device)
             # Global ids: under EP the kernel skips the experts of other ranks, as in serving.
             ids = torch.rand((m, self.num_experts), device=device).topk(self.top_k, dim=1).indices.to(torch.int32)
             scales = torch.full((m, self.top_k), 1.0 / self.top_k, dtype=torch.float32, device=device)
-            return cutlass_fused_moe(
+            return lambda: cutlass_fused_moe(
                 output=torch.empty((m, self.hidden_size), dtype=bf16, device=device),
                 input=x,
                 token_selected_experts=ids,
@@ -100,7 +99,7 @@ class CutlassFusedMoe(OpCall):
                 use_fused_finalize=self.use_fused_finalize,
             )[0]
 
-        return call
+        return bind
 
 
 def _weights(shape: tuple[int, ...], device: str) -> Any:

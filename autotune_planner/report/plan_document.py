@@ -14,9 +14,7 @@ from autotune_planner.tuning.keys import PlannedKey
 SCHEMA = "autotune-plan/plan@1"
 
 
-def plan_document(
-    plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | None, explain: bool
-) -> dict[str, Any]:
+def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | None, explain: bool) -> dict[str, Any]:
     """Everything that is known of a plan. ``keys`` only where they were asked for."""
     resolved = plan.resolved
     document: dict[str, Any] = {

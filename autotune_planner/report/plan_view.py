@@ -63,7 +63,10 @@ def _budgets(resolved: Resolved) -> Table:
         ("max_prefill_tokens", arguments.max_prefill_tokens),
         ("EXTEND budget (tokens per rank)", arguments.autotune_extend_ceiling),
         ("running requests per DP worker", runtime.max_running_requests_per_dp_worker),
-        ("DECODE dummy (requests x tokens)", f"{runtime.decode_autotune_bs} x {runtime.decode_autotune_tokens_per_req}"),
+        (
+            "DECODE dummy (requests x tokens)",
+            f"{runtime.decode_autotune_bs} x {runtime.decode_autotune_tokens_per_req}",
+        ),
         ("MoE runner / all-to-all", f"{arguments.moe_runner_backend} / {arguments.moe_a2a_backend}"),
         ("attention backend, page size", f"{arguments.attention_backend}, {arguments.page_size}"),
         ("quantization", arguments.quantization or "none"),

@@ -24,21 +24,20 @@ def run_document(plan: Plan, outcome: RunOutcome, *, device: str) -> dict[str, A
         "directory": str(outcome.target.directory),
         "published": [str(path) for path in outcome.published],
         "work_units": len(plan.units),
-        "entries": len(tuned.entries) if tuned else 0,
+        "entries": len(tuned.entries),
         "kept_entries": outcome.kept,
-        "resumed_units": tuned.resumed if tuned else 0,
-        "build_seconds": round(tuned.build_seconds, 3) if tuned else 0.0,
-        "tuning_seconds": round(tuned.tuning_seconds, 3) if tuned else 0.0,
-        "metadata": dict(tuned.metadata) if tuned else {},
+        "resumed_units": tuned.resumed,
+        "build_seconds": round(tuned.build_seconds, 3),
+        "tuning_seconds": round(tuned.tuning_seconds, 3),
+        "metadata": dict(tuned.metadata),
         "skipped_tactics": [_unit(result) | {"tactics": list(result.skipped)} for result in _skipping(outcome)],
-        "failures": [_unit(result) | {"reason": result.failure} for result in (tuned.failures if tuned else ())],
+        "failures": [_unit(result) | {"reason": result.failure} for result in tuned.failures],
     }
 
 
 def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     """What was tuned, skipped and written."""
     tuned = outcome.tuned
-    assert tuned is not None
     count = len(plan.units)
     lines = [
         Text(f"Tuned {len(tuned.entries)} of {count} profiles in {tuned.tuning_seconds:.1f} s{_apart(outcome)}"),
@@ -53,11 +52,18 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
         lines.append(Text(f"FlashInfer rejected {skipped} tactics in {units} profiles; they were skipped (--json)"))
     if tuned.failures:
         lines.append(Text(f"{len(tuned.failures)} profiles were not tuned; the server will use its default there:"))
-        lines += [Text(f"  {result.unit.custom_op} {result.unit.call.label} M={result.unit.bucket}: {result.failure}")
-                  for result in tuned.failures]
+        lines += [
+            Text(f"  {result.unit.custom_op} {result.unit.call.label} M={result.unit.bucket}: {result.failure}")
+            for result in tuned.failures
+        ]
     if device == "simulated":
         lines.append(Text("Simulated device: timings come from a cost model; no server will load these files"))
     return Group(*lines)
+
+
+def nothing_document(reason: str) -> dict[str, Any]:
+    """``autotune-plan/run@1`` where there was nothing to tune, and why."""
+    return {"schema": SCHEMA, "published": [], "work_units": 0, "nothing_to_tune": reason}
 
 
 def dry_run_view(plan: Plan, target: Target) -> Group:
@@ -70,7 +76,6 @@ def dry_run_view(plan: Plan, target: Target) -> Group:
 
 def _apart(outcome: RunOutcome) -> str:
     tuned = outcome.tuned
-    assert tuned is not None
     notes = []
     if tuned.resumed:
         notes.append(f"{tuned.resumed} finished earlier")
@@ -80,7 +85,7 @@ def _apart(outcome: RunOutcome) -> str:
 
 
 def _skipping(outcome: RunOutcome) -> Sequence[UnitResult]:
-    return [result for result in outcome.tuned.results if result.skipped] if outcome.tuned else []
+    return [result for result in outcome.tuned.results if result.skipped]
 
 
 def _unit(result: UnitResult) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from autotune_planner.tuning import flashinfer_internals as internals
 
 DeviceKind = Literal["cuda", "simulated"]
 
+SIMULATED = "simulated"  # first word of the ``gpu`` stamp of files that no server must load
+
 
 @dataclass(frozen=True)
 class CudaDevice:

@@ -27,7 +27,9 @@ _MIB = 1 << 20
 class Timer(Protocol):
     """Time of one tactic in milliseconds. Raises as a kernel would where the tactic cannot run."""
 
-    def __call__(self, runner: str, shapes: tuple[tuple[int, ...], ...], tactic: Any, gemm: int, top_k: int) -> float: ...
+    def __call__(
+        self, runner: str, shapes: tuple[tuple[int, ...], ...], tactic: Any, gemm: int, top_k: int
+    ) -> float: ...
 
 
 def installed_version() -> str | None:
@@ -203,3 +205,41 @@ def _log_level(level: int) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+class TunerWatch:
+    """What a tuner did: custom ops looked up with and without success, and tactics timed."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.hits: list[str] = []
+        self.misses: list[str] = []
+        self.timings = 0
+
+
+@contextlib.contextmanager
+def watched_tuner() -> Iterator[TunerWatch]:
+    """Count the lookups and timings of the process's tuner; it works as ever.
+
+    In a tuning context an op looks up every bucket of its grid, then the call's own: a miss of any is timed.
+    """
+    from flashinfer.autotuner import AutoTuner
+
+    watch = TunerWatch()
+    search, profile = AutoTuner.search_cache, AutoTuner._profile_single_kernel
+
+    def watched_search(self: Any, custom_op: str, *args: Any, **kwargs: Any) -> Any:
+        result = search(self, custom_op, *args, **kwargs)
+        (watch.hits if result[0] else watch.misses).append(custom_op)
+        return result
+
+    def watched_profile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.timings += 1
+        return profile(self, *args, **kwargs)
+
+    with _patched() as patch:
+        patch(AutoTuner, "search_cache", watched_search)
+        patch(AutoTuner, "_profile_single_kernel", watched_profile)
+        yield watch

@@ -56,7 +56,7 @@ def _bound(unit: WorkUnit) -> int:
 
 def _unit_keys(unit: WorkUnit) -> dict[str, tuple[Any, ...]]:
     with internals.fresh_tuner() as tuner, tuning_contexts(unit):
-        unit.call.prepare("meta")(1)
+        unit.call.prepare("meta")(1)()
         return internals.tuned_keys(tuner)
 
 
@@ -66,6 +66,6 @@ def _server_keys(use: OpUse) -> Iterable[str]:
     for rows in (use.decode_pass_rows, use.extend_pass_rows):
         if rows:
             with internals.fresh_tuner() as tuner, tuning_contexts(None):
-                use.call.prepare("meta")(rows)
+                use.call.prepare("meta")(rows)()
                 keys.update(internals.tuned_keys(tuner))
     return keys

@@ -31,7 +31,7 @@ _NOISE = 0.005
 _DEFAULT_TILE, _DEFAULT_EFFICIENCY = (256, 256), 0.25
 _LAUNCHES = 13  # FlashInfer 0.7.2 runs a tactic 3 times to warm up and 10 times to measure
 _DELAY_MS = 5.0  # and a delay kernel before each measurement
-_GENERIC = {"memory_bandwidth_gbps": 4800, "dense_tflops": {"bf16": 989, "fp8": 1979}}
+_GENERIC = {"memory_bandwidth_gbps": 4800, "dense_bf16_tflops": 989, "dense_fp8_tflops": 1979}  # an H200's
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CostModel:
     def __init__(self, gpu: Gpu, seed: int) -> None:
         figures = profiles.load("gpus", gpu.profile) if gpu.profile else _GENERIC
         self._bytes_per_ms = figures["memory_bandwidth_gbps"] * 1e6
-        self._flop_per_ms = {size: figures["dense_tflops"][name] * 1e9 for size, name in ((2, "bf16"), (1, "fp8"))}
+        self._flop_per_ms = {2: figures["dense_bf16_tflops"] * 1e9, 1: figures["dense_fp8_tflops"] * 1e9}
         self._sm_count = gpu.sm_count or 132
         self._seed = seed
         self.elapsed_ms = 0.0

@@ -44,7 +44,13 @@ class Tuned:
 
 
 def tune(
-    plan: Plan, *, device: DeviceKind, devices: Sequence[CudaDevice] | int, work_dir: Path, fresh: bool, observer: Observer
+    plan: Plan,
+    *,
+    device: DeviceKind,
+    devices: Sequence[CudaDevice] | int,
+    work_dir: Path,
+    fresh: bool,
+    observer: Observer,
 ) -> Tuned:
     """Tune every work unit of ``plan`` that the journal in ``work_dir`` does not have yet.
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from autotune_planner.ops.base import JitModule, OpCall
+from autotune_planner.ops.base import Bind, JitModule, OpCall
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning.contexts import tuning_contexts
+from autotune_planner.tuning.devices import SIMULATED
 from autotune_planner.tuning.messages import (
     BuildModules,
     ModuleBuilding,
@@ -42,7 +43,7 @@ def main(connection: Connection, spec: WorkerSpec) -> None:
         if spec.device == "simulated":
             assert spec.gpu.compute_capability is not None
             cost_model = CostModel(spec.gpu, spec.seed)
-            name = f"simulated {spec.gpu.name}"
+            name = f"{SIMULATED} {spec.gpu.name}"
             stack.enter_context(internals.without_gpu(spec.gpu.compute_capability, name, cost_model))
         tuner = _UnitTuner("cuda" if cost_model is None else "meta", cost_model)
         connection.send(WorkerReady(internals.collect_metadata()))
@@ -83,7 +84,7 @@ class _UnitTuner:
         self._device = device
         self._cost_model = cost_model
         self._call: OpCall | None = None
-        self._run: Callable[[int], Any] | None = None
+        self._prepared: Bind | None = None
 
     def tune(self, unit: WorkUnit) -> UnitResult:
         from flashinfer.autotuner import AutoTuner
@@ -95,11 +96,13 @@ class _UnitTuner:
         tuner.reset_statistics()
         failure = None
         try:
-            run = self._prepared(unit.call)
+            launch = self._bind(unit.call)(1)
             with tuning_contexts(unit):
-                run(1)
+                launch()
         except Exception as error:  # reported, listed and left untuned; the other units go on
-            failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}"
+            failure = (
+                f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}"
+            )
             self._release()
         entries = _saved_entries(tuner)
         if not entries and failure is None:
@@ -113,14 +116,14 @@ class _UnitTuner:
             failure=failure,
         )
 
-    def _prepared(self, call: OpCall) -> Callable[[int], Any]:
-        if self._run is None or call != self._call:
+    def _bind(self, call: OpCall) -> Bind:
+        if self._prepared is None or call != self._call:
             self._release()
-            self._run, self._call = call.prepare(self._device), call
-        return self._run
+            self._prepared, self._call = call.prepare(self._device), call
+        return self._prepared
 
     def _release(self) -> None:
-        self._run = self._call = None
+        self._prepared = self._call = None
         if self._device == "cuda":
             import torch
 

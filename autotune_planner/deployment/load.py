@@ -1,0 +1,243 @@
+"""A deployment file becomes a :class:`Deployment`: schema, then lookup of GPU and models, then contradictions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from autotune_planner.deployment import models
+from autotune_planner.deployment.gpus import gpu_of_form, load_gpu
+from autotune_planner.deployment.model import (
+    Decode,
+    Deployment,
+    Gpu,
+    Model,
+    Moe,
+    Parallel,
+    Prefill,
+    SourceMarks,
+    Speculative,
+    Traffic,
+)
+from autotune_planner.deployment.problems import mark_of, raise_problems, shown
+from autotune_planner.deployment.schema import DeploymentForm
+from autotune_planner.deployment.yaml_source import read_yaml
+from autotune_planner.errors import DeploymentError
+
+EXTEND_VARIABLE = "SGLANG_FLASHINFER_AUTOTUNE_EXTEND"
+
+_TRUTH = {"true": True, "1": True, "yes": True, "y": True, "false": False, "0": False, "no": False, "n": False}
+
+
+def load_deployment(path: str | Path, model_dir: str | None = None) -> Deployment:
+    """Read and check a deployment file.
+
+    ``model_dir`` holds the ``config.json`` folders of models on this machine: the last component of a server's model
+    path is looked up there. Relative paths of the file are looked up beside it, then in the working directory.
+    ``DeploymentError`` names ``file:line``, the field, what is wrong and what to write instead.
+    """
+    source = read_yaml(path)
+    return deployment_from(source.content, marks=source.marks, folder=Path(path).parent, model_dir=model_dir)
+
+
+def deployment_from(
+    content: Mapping[str, Any],
+    *,
+    marks: SourceMarks | None = None,
+    folder: str | Path = ".",
+    model_dir: str | None = None,
+) -> Deployment:
+    """A deployment from the content of a deployment file; ``marks`` say where each value was written."""
+    marks = marks or {}
+    try:
+        form = DeploymentForm.model_validate(dict(content))
+    except ValidationError as error:
+        raise_problems(error, DeploymentForm, marks)
+    return _Loading(form, marks, Path(folder), model_dir).deployment()
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """One file on its way to a :class:`Deployment`."""
+
+    form: DeploymentForm
+    marks: SourceMarks
+    folder: Path
+    model_dir: str | None
+
+    def deployment(self) -> Deployment:
+        form = self.form
+        if form.launch is not None:
+            raise self.error(
+                ("launch",),
+                "launch lines are not read from a file",
+                "launch-line",
+                "give the server's flags on the command line: compute --gpu H200 -- <flags>",
+            )
+        gpu = self.gpu()
+        model, model_path = self.model()
+        return Deployment(
+            gpu=gpu,
+            model=model,
+            model_path=model_path,
+            engine=form.engine,
+            engine_version=form.engine_version,
+            parallel=Parallel(**dict(form.parallel)),
+            prefill=Prefill(**dict(form.prefill)),
+            decode=self.decode(),
+            disaggregation=form.disaggregation,
+            speculative=Speculative(**dict(form.speculative)),
+            draft_model=self.draft_model(),
+            multimodal=self.multimodal(model),
+            moe=Moe(**dict(form.moe)),
+            flags={name: value for name, value in form.flags.items() if value is not None},
+            kv_token_capacity=form.kv_token_capacity,
+            autotune_extend=self.autotune_extend(),
+            env=dict(form.env),
+            traffic=self.traffic(),
+            marks=self.marks,
+        )
+
+    def gpu(self) -> Gpu:
+        if not isinstance(self.form.gpu, str):
+            return gpu_of_form(self.form.gpu)
+        with self.placed("gpu"):
+            return load_gpu(self.form.gpu)
+
+    def model(self) -> tuple[Model, str]:
+        """The model, and its path as the server is given it."""
+        given, path = self.form.model, self.form.model_path
+        if given is None:
+            return self.model_at_path(path)
+        with self.placed("model"):
+            if not isinstance(given, str):
+                return models.model_from_config(given), path or self.needed_model_path()
+            profile = models.find_profile(given)
+            if profile is not None:
+                return models.profile_model(profile), path or models.hf_id(profile)
+            found = self.find(given)
+            if found is None:
+                raise models.unknown_model(given)
+            return models.load_model(found), path or self.folder_of(given, found)
+
+    def model_at_path(self, path: str | None) -> tuple[Model, str]:
+        if path is None:
+            raise self.error((), "model is missing", "missing-field", "add model: qwen3-30b-a3b")
+        with self.placed("model_path"):
+            found = self.find(path)
+            if found is not None:
+                return models.load_model(found), path
+            if (profile := models.find_profile(path)) is not None:
+                return models.profile_model(profile), path
+        raise self.error(
+            ("model_path",),
+            f"model_path {shown(path)} is not on this machine, and there is no model: to describe it",
+            "unknown-model",
+            models.profile_hint(path) + ", or --model-dir DIR, a folder that holds the model's folder",
+        )
+
+    def folder_of(self, written: str, found: Path) -> str:
+        """The model folder as written, the default of ``model_path``."""
+        if found.is_dir():
+            return written
+        if found.name == models.CONFIG_FILE:
+            return os.path.dirname(written) or "."
+        return self.needed_model_path()
+
+    def needed_model_path(self) -> str:
+        raise self.error(
+            ("model",),
+            "model_path is missing; it is part of the server's cache key",
+            "missing-field",
+            "add model_path: as the server is given it, such as /models/Qwen3-30B-A3B",
+        )
+
+    def draft_model(self) -> Model | None:
+        path = self.form.speculative.draft_model_path
+        if path is None:
+            return None
+        with self.placed("speculative", "draft_model_path"):
+            found = self.find(path)
+            if found is not None:
+                return models.load_model(found)
+            profile = models.find_profile(path)
+            return None if profile is None else models.profile_model(profile)
+
+    def find(self, path: str) -> Path | None:
+        """Where a model path is on this machine: in ``model_dir``, beside the deployment file, or as it stands."""
+        last = path.rstrip("/").rpartition("/")[2]
+        places = [Path(self.model_dir, last)] if self.model_dir is not None and last else []
+        return next((place for place in (*places, self.folder / path, Path(path)) if os.path.exists(place)), None)
+
+    def multimodal(self, model: Model) -> bool:
+        part = models.other_modality(model)
+        given = self.form.multimodal
+        if given is not None and given != (part is not None):
+            has = f"has {part}" if part else "has neither an image nor an audio nor a video part"
+            raise self.error(
+                ("multimodal",),
+                f"multimodal is {shown(given)}, but the model's configuration {has}",
+                "contradiction",
+                "leave the line out, or name the other model",
+            )
+        return part is not None
+
+    def autotune_extend(self) -> bool | None:
+        extend, variable = self.form.autotune.extend, self.form.env.get(EXTEND_VARIABLE)
+        if extend is None or variable is None or _TRUTH.get(variable.lower()) is extend:
+            return extend
+        raise self.error(
+            ("autotune", "extend"),
+            f"autotune.extend is {shown(extend)}, but env.{EXTEND_VARIABLE} is {shown(variable)}"
+            + self.at("env", EXTEND_VARIABLE),
+            "disagreement",
+            "keep one of the two lines",
+        )
+
+    def decode(self) -> Decode:
+        form = self.form.decode
+        sizes = form.cuda_graph_bs_decode
+        return Decode(
+            max_running_requests=form.max_running_requests,
+            cuda_graph_max_bs_decode=form.cuda_graph_max_bs_decode,
+            cuda_graph_bs_decode=None if sizes is None else tuple(sizes),
+        )
+
+    def traffic(self) -> Traffic:
+        form = self.form.traffic
+        if form.histogram is not None:
+            return Traffic(histogram=self.histogram(form.histogram))
+        return Traffic(extend_lens=None if form.extend_lens is None else tuple(form.extend_lens))
+
+    def histogram(self, path: str) -> str:
+        place = self.folder / path
+        if not os.path.isfile(place):
+            raise self.error(
+                ("traffic", "histogram"),
+                f"traffic.histogram {shown(path)} is not a file",
+                "file-not-found",
+                f"a path relative to {self.folder}, or an absolute one",
+            )
+        return str(place)
+
+    @contextmanager
+    def placed(self, *path: str) -> Iterator[None]:
+        """Errors inside that say no place get the place of this field."""
+        try:
+            yield
+        except DeploymentError as error:
+            error.where = error.where or mark_of(path, self.marks)
+            raise
+
+    def error(self, path: tuple[str, ...], message: str, code: str, hint: str) -> DeploymentError:
+        return DeploymentError(message, code=code, where=mark_of(path, self.marks), hint=hint)
+
+    def at(self, *path: str) -> str:
+        mark = self.marks.get(path)
+        return f" at {mark}" if mark else ""

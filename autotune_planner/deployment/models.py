@@ -1,0 +1,170 @@
+"""Models: a profile by name, or the ``config.json`` of a folder in Hugging Face form. Weights are never read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune_planner import profiles
+from autotune_planner.deployment.model import Model
+from autotune_planner.deployment.suggestions import nearest_first
+from autotune_planner.deployment.text_files import read_text
+from autotune_planner.errors import DeploymentError
+
+CONFIG_FILE = "config.json"
+QUANT_FILE = "hf_quant_config.json"
+
+_OTHER_MODALITIES = (
+    "vision_config",
+    "audio_config",
+    "video_config",
+    "sound_config",
+    "vit_config",
+    "thinker_config",
+    "vision_tower",
+    "mm_vision_tower",
+    "img_processor",
+    "audio_processor",
+)
+
+
+def load_model(path: str | Path) -> Model:
+    """The model of a folder with a ``config.json``, or of the ``config.json`` itself.
+
+    A ``hf_quant_config.json`` beside it is read too. ``DeploymentError`` if a file is missing or damaged.
+    """
+    folder_given = os.path.isdir(path)
+    config_path = Path(path, CONFIG_FILE) if folder_given else Path(path)
+    hint = "give the folder of the model, with its config.json in Hugging Face form, or a name in profiles/models"
+    config = _read_json(config_path, "the model's config.json", hint)
+    quant_path = config_path.parent / QUANT_FILE
+    quant = _read_json(quant_path, f"the model's {QUANT_FILE}", hint) if os.path.exists(quant_path) else None
+    name = Path(os.path.abspath(config_path)).parent.name
+    return model_from_config(config, quant, name=name, source=str(config_path))
+
+
+def find_profile(name: str) -> str | None:
+    """Name of the profile that ``name`` means: its file name in any case, or its Hugging Face id. None if unknown."""
+    lowered = name.lower()
+    if lowered in profiles.names("models"):
+        return lowered
+    if "/" not in name:
+        return None
+    return next((known for known in profiles.names("models") if hf_id(known) == name), None)
+
+
+def hf_id(profile: str) -> str:
+    """Hugging Face id of a profile, such as ``Qwen/Qwen3-30B-A3B``."""
+    return str(profiles.load("models", profile)["hf_id"])
+
+
+def profile_model(name: str) -> Model:
+    """The model of a profile, by its name or Hugging Face id. ``DeploymentError`` lists the known, nearest first."""
+    found = find_profile(name)
+    if found is None:
+        raise unknown_model(name)
+    content = profiles.load("models", found)
+    return model_from_config(content["config"], content.get("hf_quant_config"), name=found, source="profile")
+
+
+def unknown_model(name: str) -> DeploymentError:
+    """The error for a value that is neither a profile nor a file here."""
+    known = nearest_first(_last_component(name), profiles.names("models"))
+    return DeploymentError(
+        f"model {name!r} is neither a known model nor a folder or config.json here",
+        code="unknown-model",
+        hint="one of these, nearest first: " + ", ".join(known),
+    )
+
+
+def profile_hint(path: str) -> str:
+    """The line that names the profile most like a server's model path."""
+    return f"add model: {nearest_first(_last_component(path), profiles.names('models'))[0]}"
+
+
+def _last_component(path: str) -> str:
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def model_from_config(
+    config: Mapping[str, Any],
+    quant: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    source: str | None = None,
+) -> Model:
+    """A model from parsed JSON; ``quant`` is the content of ``hf_quant_config.json``.
+
+    ``DeploymentError`` if the configuration is not that of a model: ``architectures`` must be a list of names.
+    """
+    _require_form(config, source)
+    return Model(config=config, quantization_config=_quantization(config, quant), name=name, source=source)
+
+
+def other_modality(model: Model) -> str | None:
+    """The part of the configuration that reads more than text (``vision_config``); None for a text-only model."""
+    return next((key for key in _OTHER_MODALITIES if model.config.get(key)), None)
+
+
+def _quantization(config: Mapping[str, Any], quant: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The quantization in the form of ``config.json``, whichever of the two files it stands in."""
+    in_config = config.get("quantization_config")
+    if in_config:
+        return dict(in_config)
+    if not quant or not isinstance(quant.get("quantization"), Mapping):
+        return None
+    producer = quant.get("producer")
+    method = producer.get("name") if isinstance(producer, Mapping) else None
+    content = dict(quant["quantization"])
+    if "exclude_modules" in content:
+        content["ignore"] = content["exclude_modules"]
+    return {"quant_method": method or "modelopt", **content}
+
+
+def _require_form(config: Mapping[str, Any], where: str | None) -> None:
+    architectures = config.get("architectures")
+    if (
+        not isinstance(architectures, list)
+        or not architectures
+        or not all(isinstance(one, str) for one in architectures)
+    ):
+        raise DeploymentError(
+            "the model's configuration has no list of architectures",
+            code="model-config",
+            where=where,
+            hint='give the config.json as released, with a line such as "architectures": ["Qwen3MoeForCausalLM"]',
+        )
+    for key in ("text_config", "quantization_config", "vision_config"):
+        if config.get(key) is not None and not isinstance(config[key], Mapping):
+            raise DeploymentError(
+                f"{key} of the model's configuration is not a mapping",
+                code="model-config",
+                where=where,
+                hint="give the config.json as released",
+            )
+
+
+def _read_json(path: Path, what: str, hint: str) -> dict[str, Any]:
+    text = read_text(path, what, hint)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DeploymentError(
+            f"{what} is not valid JSON: {error.msg}",
+            code="damaged-json",
+            where=f"{path}:{error.lineno}:{error.colno}",
+            hint="download the file again",
+        ) from None
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise DeploymentError(
+            f"{what} is not valid JSON: {reason}", code="damaged-json", where=str(path), hint="download the file again"
+        ) from None
+    if not isinstance(content, dict):
+        raise DeploymentError(
+            f"{what} is not a JSON object", code="damaged-json", where=f"{path}:1:1", hint="download the file again"
+        )
+    return content

@@ -1,0 +1,208 @@
+"""The server's arguments as the operator gives them: deployment fields and other flags, before any rule."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from autotune_planner import profiles
+from autotune_planner.deployment.model import Deployment
+from autotune_planner.errors import DeploymentError
+
+PROFILE = "sglang-0.5.23"
+
+
+@dataclass(frozen=True)
+class ServerArguments:
+    """The flags that matter to the plan, with the release's defaults (``arg_groups/fields``). None: not given."""
+
+    model_path: str
+    tp_size: int = 1
+    dp_size: int = 1
+    attn_dp_size: int = 1
+    enable_dp_attention: bool = False
+    ep_size: int = 1
+    pp_size: int = 1
+    attn_cp_size: int = 1
+    nnodes: int = 1
+    moe_dense_tp_size: int | None = None
+    enable_dp_lm_head: bool = False
+    ep_num_redundant_experts: int = 0
+    chunked_prefill_size: int | None = None
+    max_prefill_tokens: int = 16384
+    enable_dynamic_chunking: bool = False
+    enable_mixed_chunk: bool = False
+    max_running_requests: int | None = None
+    max_total_tokens: int | None = None
+    context_length: int | None = None
+    cuda_graph_config: Mapping[str, Any] | None = None
+    cuda_graph_max_bs_decode: int | None = None
+    cuda_graph_bs_decode: tuple[int, ...] | None = None
+    cuda_graph_backend_decode: str | None = None
+    cuda_graph_max_bs_prefill: int | None = None
+    cuda_graph_bs_prefill: tuple[int, ...] | None = None
+    cuda_graph_backend_prefill: str | None = None
+    disable_cuda_graph: bool = False
+    disable_decode_cuda_graph: bool = False
+    disable_prefill_cuda_graph: bool = False
+    disable_cuda_graph_padding: bool = False
+    enable_torch_compile: bool = False
+    disaggregation_mode: str = "null"
+    speculative_algorithm: str | None = None
+    speculative_num_steps: int | None = None
+    speculative_eagle_topk: int | None = None
+    speculative_num_draft_tokens: int | None = None
+    speculative_draft_model_path: str | None = None
+    speculative_ngram_max_bfs_breadth: int = 10
+    moe_runner_backend: str = "auto"
+    moe_a2a_backend: str = "none"
+    deepep_mode: str = "auto"
+    attention_backend: str | None = None
+    prefill_attention_backend: str | None = None
+    decode_attention_backend: str | None = None
+    page_size: int | None = None
+    kv_cache_dtype: str = "auto"
+    quantization: str | None = None
+    dtype: str = "auto"
+    mem_fraction_static: float | None = None
+    enable_two_batch_overlap: bool = False
+    disable_attn_tp_gather: bool = False
+    enable_kv_cache_sharding: bool = False
+    language_only: bool = False
+    disable_flashinfer_autotune: bool = False
+    flashinfer_autotune_skip_ops: tuple[str, ...] = ()
+    enable_deterministic_inference: bool = False
+
+
+_KNOWN = frozenset(field.name for field in fields(ServerArguments))
+
+
+def server_arguments(deployment: Deployment) -> ServerArguments:
+    """Arguments of a deployment file. ``DeploymentError`` for a flag that the release does not have or would reject."""
+    given = {**_fields(deployment), **_flags(deployment)}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return ServerArguments(**{name: value for name, value in values.items() if name in _KNOWN})
+
+
+def ignored_flags(deployment: Deployment) -> tuple[str, ...]:
+    """Known flags of the deployment that no rule of the plan reads."""
+    return tuple(sorted(set(deployment.flags) - _KNOWN))
+
+
+def _fields(deployment: Deployment) -> dict[str, Any]:
+    parallel, prefill, decode = deployment.parallel, deployment.prefill, deployment.decode
+    speculative, moe = deployment.speculative, deployment.moe
+    given = {
+        "model_path": deployment.model_path,
+        "tp_size": parallel.tp,
+        "dp_size": parallel.dp,
+        "enable_dp_attention": parallel.dp_attention,
+        "ep_size": parallel.ep,
+        "pp_size": parallel.pp,
+        "moe_dense_tp_size": parallel.moe_dense_tp,
+        "enable_dp_lm_head": parallel.dp_lm_head,
+        "chunked_prefill_size": prefill.chunked_prefill_size,
+        "max_prefill_tokens": prefill.max_prefill_tokens,
+        "enable_dynamic_chunking": prefill.dynamic_chunking,
+        "enable_mixed_chunk": prefill.mixed_chunk,
+        "max_running_requests": decode.max_running_requests,
+        "cuda_graph_max_bs_decode": decode.cuda_graph_max_bs_decode,
+        "cuda_graph_bs_decode": decode.cuda_graph_bs_decode,
+        "disaggregation_mode": deployment.disaggregation,
+        "speculative_algorithm": speculative.algorithm,
+        "speculative_num_steps": speculative.num_steps,
+        "speculative_eagle_topk": speculative.eagle_topk,
+        "speculative_num_draft_tokens": speculative.num_draft_tokens,
+        "speculative_draft_model_path": speculative.draft_model_path,
+        "moe_runner_backend": moe.runner_backend,
+        "moe_a2a_backend": moe.a2a_backend,
+    }
+    table = profiles.load("engines", PROFILE)
+    field_of = {flag: field for field, flag in table["field_flags"].items()}
+    for name, value in given.items():
+        if value is not None:
+            _check_choice(deployment, field_of[name], value, table["flags"][name], tuple(field_of[name].split(".")))
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _flags(deployment: Deployment) -> dict[str, Any]:
+    table = profiles.load("engines", PROFILE)
+    field_of = {flag: field for field, flag in table["field_flags"].items()}
+    for name, value in deployment.flags.items():
+        path = ("flags", name)
+        if name in field_of:
+            raise DeploymentError(
+                f"flags.{name} has a field of its own",
+                code="flag-has-a-field",
+                where=deployment.where(*path),
+                hint=f"write it as {field_of[name]}: {value}",
+            )
+        if name not in table["flags"]:
+            near = difflib.get_close_matches(name, table["flags"], n=1)
+            raise DeploymentError(
+                f"SGLang 0.5.23 has no flag --{name.replace('_', '-')}",
+                code="unknown-flag",
+                where=deployment.where(*path),
+                hint=f"did you mean {near[0]}?" if near else "python -m sglang.launch_server --help lists them",
+            )
+        _check_type(deployment, name, value, table["flags"][name]["type"])
+        _check_choice(deployment, f"--{name.replace('_', '-')}", value, table["flags"][name], path)
+    return dict(deployment.flags)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "switch": (bool,),
+    "int": (int,),
+    "size": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "ints": (list, tuple),
+    "floats": (list, tuple),
+    "strs": (list, tuple),
+    "json": (dict, list, str),
+}
+
+
+def _check_type(deployment: Deployment, name: str, value: Any, kind: str) -> None:
+    right = isinstance(value, _TYPES[kind]) and not (isinstance(value, bool) and bool not in _TYPES[kind])
+    if right and kind == "ints":
+        right = all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+    if not right:
+        raise DeploymentError(
+            f"flags.{name} takes {_KINDS[kind]}, not {value!r}",
+            code="flag-type",
+            where=deployment.where("flags", name),
+            hint=f"write it as {_KINDS[kind]}",
+        )
+
+
+_KINDS = {
+    "bool": "true or false",
+    "switch": "true or false",
+    "int": "an integer",
+    "size": "an integer",
+    "float": "a number",
+    "str": "a text",
+    "ints": "a list of integers",
+    "floats": "a list of numbers",
+    "strs": "a list of texts",
+    "json": "a mapping",
+}
+
+
+def _check_choice(
+    deployment: Deployment, shown: str, value: Any, flag: Mapping[str, Any], path: tuple[str, ...]
+) -> None:
+    choices = flag.get("choices")
+    if not choices or not isinstance(value, str) or value in choices:
+        return
+    near = difflib.get_close_matches(value, choices, n=1)
+    raise DeploymentError(
+        f"{shown}: SGLang 0.5.23 does not know {value!r}",
+        code="flag-choice",
+        where=deployment.where(*path),
+        hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(map(str, choices))}",
+    )

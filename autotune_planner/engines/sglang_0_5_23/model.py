@@ -1,0 +1,121 @@
+"""What the server reads of a model's configuration. Source: ``configs/model_config.py:ModelConfig``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autotune_planner import profiles
+from autotune_planner.deployment.model import Model
+from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE
+
+_DTYPES = {
+    "half": "float16",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "float32": "float32",
+}
+_CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+_MLA_ARCHITECTURES = ("DeepseekV2", "DeepseekV3", "DeepseekV32", "KimiK2", "MistralLarge3", "LongcatFlash")
+_EMBEDDING_SUFFIXES = ("Model", "ForSequenceClassification", "ForRewardModel", "RewardModel")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Figures of one model: sizes in elements, ``context_len`` in tokens. Counts are 0 where a model has no MoE."""
+
+    architecture: str
+    config_class: str
+    dtype: str
+    hidden_size: int
+    vocab_size: int
+    context_len: int
+    is_multimodal: bool
+    is_mla: bool
+    is_generation: bool
+    has_attention_sinks: bool
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    num_experts: int
+    top_k: int
+    moe_intermediate_size: int
+    shared_experts: int
+    quant_method: str | None  # of the checkpoint, by its own name
+    quant_algo: str | None  # of a ModelOpt checkpoint
+
+
+def model_facts(model: Model, dtype_flag: str, context_length_flag: int | None) -> ModelFacts:
+    """Facts of a Hugging Face configuration, by the server's own look-ups."""
+    config, text = model.config, model.text_config
+    quantization = dict(model.quantization_config or {})
+    heads = int(text.get("num_attention_heads") or 1)
+    hidden = int(text["hidden_size"])
+    experts = _first(text, "num_experts", "n_routed_experts", "num_local_experts")
+    architecture = model.architecture
+    return ModelFacts(
+        architecture=architecture,
+        config_class=_config_class(str(config.get("model_type", ""))),
+        dtype=_dtype(config, text, dtype_flag, quantization),
+        hidden_size=hidden,
+        vocab_size=int(text["vocab_size"]),
+        context_len=context_length_flag or _context_length(text),
+        is_multimodal="vision_config" in config or "audio_config" in config,
+        is_mla=architecture.startswith(_MLA_ARCHITECTURES) and "kv_lora_rank" in text,
+        is_generation=not architecture.endswith(_EMBEDDING_SUFFIXES),
+        has_attention_sinks=architecture == "GptOssForCausalLM",
+        num_layers=int(text.get("num_hidden_layers") or 0),
+        num_heads=heads,
+        num_kv_heads=int(text.get("num_key_value_heads") or heads),
+        head_dim=int(text.get("head_dim") or hidden // heads),
+        intermediate_size=int(text.get("intermediate_size") or 0),
+        num_experts=experts,
+        top_k=_first(text, "num_experts_per_tok", "moe_topk") if experts else 0,
+        moe_intermediate_size=_first(text, "moe_intermediate_size", "intermediate_size") if experts else 0,
+        shared_experts=int(text.get("n_shared_experts") or 0),
+        quant_method=quantization.get("quant_method"),
+        quant_algo=quantization.get("quant_algo"),
+    )
+
+
+def _first(config: Any, *names: str) -> int:
+    for name in names:
+        if config.get(name):
+            return int(config[name])
+    return 0
+
+
+def _context_length(text: Any) -> int:
+    """Source: ``utils/hf_transformers/common.get_context_length``."""
+    scaling = text.get("rope_scaling") or {}
+    factor = scaling.get("factor", 1)
+    if "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3":
+        factor = 1
+    for key in _CONTEXT_KEYS:
+        if text.get(key) is not None:
+            return int(factor * text[key])
+    return 2048
+
+
+def _dtype(config: Any, text: Any, flag: str, quantization: dict[str, Any]) -> str:
+    """Source: ``configs/model_config._get_and_verify_dtype``; gpt-oss in MXFP4 runs in bfloat16 whatever the flag says
+    (``arg_groups/model_overrides/gpt_oss.py``)."""
+    if quantization.get("quant_method") == "mxfp4" and "GptOssForCausalLM" in (config.get("architectures") or ()):
+        return "bfloat16"
+    if flag != "auto":
+        return _DTYPES[flag]
+    stated = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
+    found = _DTYPES.get(str(stated), "float32")
+    if found != "float32":
+        return found
+    return "bfloat16" if str(config.get("model_type", "")).startswith("gemma") else "float16"
+
+
+def _config_class(model_type: str) -> str:
+    """Class that transformers builds for a ``model_type``; by its naming rule where the table has none."""
+    known = profiles.load("engines", PROFILE)["hf_config_classes"]
+    named = "".join(part.capitalize() for part in model_type.split("_")) + "Config"
+    return str(known.get(model_type, named))

@@ -1,0 +1,70 @@
+"""What a killed run had finished is found again; what does not belong is not."""
+
+import json
+
+import pytest
+
+from autotune_planner.tuning.journal import Journal, environment_id
+from autotune_planner.tuning.messages import UnitResult
+from tests.tuning.plans import small_plan
+
+HERE = {"flashinfer_version": "0.7.2", "gpu": "NVIDIA H200"}
+
+
+@pytest.fixture
+def units():
+    return small_plan().units
+
+
+def result(unit, failure=None):
+    entries = {} if failure else {f"key of {unit.bucket}": ["MoERunner", 3, ["hot"]]}
+    return UnitResult(unit, entries, ("7",), 0.5, None, failure)
+
+
+def test_finished_units_come_back(tmp_path, units):
+    journal = Journal(tmp_path / "journal.jsonl", HERE)
+    for unit in units[:3]:
+        journal.append(result(unit))
+    found = Journal(tmp_path / "journal.jsonl", HERE).finished(units)
+    assert set(found) == set(units[:3])
+    assert found[units[0]] == result(units[0])
+
+
+def test_failures_are_tried_again(tmp_path, units):
+    journal = Journal(tmp_path / "journal.jsonl", HERE)
+    journal.append(result(units[0], failure="OutOfMemoryError"))
+    assert journal.finished(units) == {}
+
+
+def test_another_environment_shares_nothing(tmp_path, units):
+    Journal(tmp_path / "journal.jsonl", HERE).append(result(units[0]))
+    there = {**HERE, "gpu": "NVIDIA H100"}
+    assert environment_id(HERE) != environment_id(there)
+    assert Journal(tmp_path / "journal.jsonl", there).finished(units) == {}
+
+
+@pytest.mark.parametrize("cut", [1, 20, 200])
+def test_a_torn_line_loses_only_itself(tmp_path, units, cut):
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path, HERE)
+    for unit in units[:2]:
+        journal.append(result(unit))
+    path.write_bytes(path.read_bytes()[:-cut])
+    journal.append(result(units[2]))
+    found = journal.finished(units)
+    assert set(found) >= {units[0], units[2]}
+    assert (units[1] in found) is (cut == 1)  # cut 1: only the newline is missing, the record is whole
+
+
+def test_fresh_forgets(tmp_path, units):
+    journal = Journal(tmp_path / "journal.jsonl", HERE)
+    journal.append(result(units[0]))
+    journal.clear()
+    journal.clear()
+    assert journal.finished(units) == {}
+
+
+def test_the_first_line_names_the_schema(tmp_path, units):
+    path = tmp_path / "journal.jsonl"
+    Journal(path, HERE).append(result(units[0]))
+    assert json.loads(path.read_text().splitlines()[0]) == {"schema": "autotune-plan/journal@1"}
