@@ -15,13 +15,14 @@ from autotune_planner.errors import CacheFileError
 
 Profile = tuple[tuple[int, ...], ...]
 
-_STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_ESCAPE = r"\\(?:[\\'nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
+_STRING = rf"'(?:[^'\\]|{_ESCAPE})*'|\"(?:[^\"\\]|{_ESCAPE})*\""
 _SHAPE = r"\([-0-9, ]*\)"
 _KEY = re.compile(
     rf"\(({_STRING}), ({_STRING}), (\((?:{_SHAPE},|{_SHAPE}(?:, {_SHAPE})+)?\))(?:, (\(.*\)))?\)", re.DOTALL
 )
 _DIMS = re.compile(r"\(([-0-9, ]*)\)")
-_STRING_VALUE = re.compile(_STRING, re.DOTALL)
+_STRING_VALUE = re.compile(_STRING)
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|inf)|nan")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _CONSTANTS = {"None": None, "True": True, "False": False}
@@ -30,7 +31,7 @@ _OPENING, _CLOSING = "([{<", ")]}>"
 
 @dataclass(frozen=True)
 class Opaque:
-    """A value of a key that is no Python literal: ``torch.bfloat16``, ``<Enum.NAME: 3>``. Prints as it was."""
+    """A value of a key that is neither number, text nor tuple: ``torch.bfloat16``, ``<Enum.NAME: 3>``. Prints as it was."""
 
     text: str
 
@@ -56,12 +57,14 @@ class CacheKey:
         return str(parts if self.extras is None else (*parts, self.extras))
 
     @property
+    def token_dim(self) -> int:
+        """Which dimension of the first input counts tokens: the rows, behind the batch of a batched GEMM."""
+        return 1 if self.custom_op.endswith("gemm") and len(self.profile[0]) == 3 else 0
+
+    @property
     def bucket(self) -> int:
-        """First dynamic token dimension, M: the rows of the first input, behind the batch of a batched GEMM."""
-        first = self.profile[0] if self.profile else ()
-        if not first:
-            return 0
-        return first[1] if len(first) == 3 and self.custom_op.endswith("gemm") else first[0]
+        """The tokens M of the first input; 0 if it has no dimension."""
+        return self.profile[0][self.token_dim] if self.profile and self.profile[0] else 0
 
 
 def parse_key(text: str) -> CacheKey:
@@ -110,8 +113,8 @@ def _extras(text: str) -> tuple[Any, ...]:
 
 def _value(text: str, at: int) -> tuple[Any, int]:
     """The value that begins at ``at``, and where it ends."""
-    if text[at] in "([":
-        return _sequence(text, at)
+    if text[at] == "(":
+        return _tuple(text, at)
     if match := _STRING_VALUE.match(text, at):
         return _string(match.group()), match.end()
     if match := _NUMBER.match(text, at):
@@ -121,24 +124,23 @@ def _value(text: str, at: int) -> tuple[Any, int]:
     end = name.end() if name else at
     if name and name.group() in _CONSTANTS:
         return _CONSTANTS[name.group()], end
-    if text[end] in "(<":
+    if text[end] in _OPENING:
         end = _balanced(text, end)
     if end == at:
         raise ValueError(text)
     return Opaque(text[at:end]), end
 
 
-def _sequence(text: str, at: int) -> tuple[Any, int]:
-    """A tuple or list. Separators are taken loosely: the caller compares the printed value with the text."""
-    closing = ")" if text[at] == "(" else "]"
+def _tuple(text: str, at: int) -> tuple[tuple[Any, ...], int]:
+    """Separators are taken loosely: the caller compares the printed value with the text."""
     items: list[Any] = []
     position = at + 1
-    while text[position] != closing:
+    while text[position] != ")":
         item, position = _value(text, position)
         items.append(item)
         while text[position] in ", ":
             position += 1
-    return (tuple(items) if closing == ")" else items), position + 1
+    return tuple(items), position + 1
 
 
 def _balanced(text: str, at: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import Any
 
 from autotune_planner.cache.v1 import Entry, V1File
@@ -22,8 +21,7 @@ def merge_files(files: Mapping[str, V1File]) -> V1File:
     for other in others:
         _demand_equal_metadata(first, files[first], other, files[other])
         _demand_equal_records(first, files[first], other, files[other])
-    names = {id(entry): name for name, file in files.items() for entry in file.entries}
-    entries = _union(chain.from_iterable(file.entries for file in files.values()), names)
+    entries = _union((name, entry) for name, file in files.items() for entry in file.entries)
     return V1File(files[first].metadata, tuple(entries[text] for text in sorted(entries)), files[first].records, None)
 
 
@@ -33,7 +31,7 @@ def merged(entries: Iterable[Entry]) -> dict[str, Entry]:
     ``CacheFileError`` for one key with two values, and for one profile tuned under two runners: FlashInfer serves
     whichever runner its op lists first, so the other entry would be dead weight or a shadow.
     """
-    return _union(entries, {})
+    return _union((None, entry) for entry in entries)
 
 
 def metadata_differences(
@@ -44,19 +42,21 @@ def metadata_differences(
     return {field: (first.get(field), second.get(field)) for field in fields if first.get(field) != second.get(field)}
 
 
-def _union(entries: Iterable[Entry], names: Mapping[int, str]) -> dict[str, Entry]:
-    by_text: dict[str, Entry] = {}
-    by_profile: dict[object, Entry] = {}
-    for entry in entries:
-        known = by_text.get(entry.text)
-        if known is not None and known != entry:
-            raise _conflict(known, entry, names)
+_Named = tuple[str | None, Entry]  # an entry and the file that holds it
+
+
+def _union(entries: Iterable[_Named]) -> dict[str, Entry]:
+    by_text: dict[str, _Named] = {}
+    by_profile: dict[object, _Named] = {}
+    for name, entry in entries:
+        same_key = by_text.setdefault(entry.text, (name, entry))
+        if same_key[1] != entry:
+            raise _conflict(same_key, (name, entry))
         key = entry.key
-        other = by_profile.setdefault((key.custom_op, key.profile), entry)
-        if other.runner != entry.runner:
-            raise _conflict(other, entry, names)
-        by_text.setdefault(entry.text, entry)
-    return by_text
+        same_profile = by_profile.setdefault((key.custom_op, key.profile), (name, entry))
+        if same_profile[1].runner != entry.runner:
+            raise _conflict(same_profile, (name, entry))
+    return {text: entry for text, (_, entry) in by_text.items()}
 
 
 def _demand_equal_metadata(first_name: str, first: V1File, second_name: str, second: V1File) -> None:
@@ -81,16 +81,16 @@ def _demand_equal_records(first_name: str, first: V1File, second_name: str, seco
         )
 
 
-def _conflict(first: Entry, second: Entry, names: Mapping[int, str]) -> CacheFileError:
+def _conflict(first: _Named, second: _Named) -> CacheFileError:
     return CacheFileError(
-        f"two results for one profile, {_result(first, names)} and {_result(second, names)}: {second.text}",
+        f"two results for one profile, {_result(first)} and {_result(second)}: {second[1].text}",
         code="cache-conflict",
-        where=names.get(id(second)),
+        where=second[0],
         hint="tune again from the start: autotune-plan run --fresh",
     )
 
 
-def _result(entry: Entry, names: Mapping[int, str]) -> str:
-    place = f" ({names[id(entry)]})" if id(entry) in names else ""
-    policy = "" if entry.policy is None else f" {' '.join(map(str, entry.policy[1::2]))}"
-    return f"{entry.runner} {entry.tactic}{policy}{place}"
+def _result(named: _Named) -> str:
+    name, entry = named
+    policy = "" if entry.policy is None else f", {' '.join(map(str, entry.policy[1::2]))}"
+    return f"{entry.runner} {entry.tactic}{policy}" + (f" in {name}" if name else "")

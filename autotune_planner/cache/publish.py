@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from autotune_planner.errors import NotPossibleHereError
 
 _PREFIX = ".autotune-plan-publish-"
 _MODE = 0o644
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # network file systems that cannot sync a folder
 
 
 def check_writable(directory: Path) -> None:
@@ -23,44 +26,78 @@ def check_writable(directory: Path) -> None:
 
     Folders that were made for a check that failed are removed again.
     """
-    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-    try:
-        with _explained(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-            probe = directory / f"{_PREFIX}{os.getpid()}-probe"
-            _write(probe, b"")
-            probe.unlink()
-    except NotPossibleHereError:
-        for folder in made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
+    with _explained(directory), _folder(directory):
+        probe = directory / f"{_PREFIX}{os.getpid()}-probe"
+        try:
+            _write(probe, b"\0")  # one byte, for quotas that let empty files pass
+        finally:
+            _discard(probe)
 
 
 def publish(directory: Path, names: Sequence[str], content: bytes) -> list[Path]:
     """Write ``content`` to every name in ``directory``; on any failure the folder is as it was.
 
-    Temporary files left by a killed publish are swept first. Returns the paths written.
+    Temporary files left by a killed publish are swept first. Returns the paths written. ``NotPossibleHereError`` where
+    the place cannot be written, naming the cause (EROFS, EACCES, ENOSPC ...).
     """
-    with _explained(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+    with _explained(directory), _folder(directory):
         _sweep(directory)
-        temps = [directory / f"{_PREFIX}{os.getpid()}-{index}" for index in range(len(names))]
-        backups: list[tuple[Path, Path | None]] = []
+        replacements = [_Replacement(directory / name, index) for index, name in enumerate(names)]
         try:
-            for temp in temps:
-                _write(temp, content)
-            for index, (name, temp) in enumerate(zip(names, temps, strict=True)):
-                target = directory / name
-                backups.append((target, _backup(target, index)))
-                os.replace(temp, target)
+            for replacement in replacements:
+                replacement.prepare(content)
+            for replacement in replacements:
+                replacement.perform()
             _sync_folder(directory)
         except BaseException:
-            _restore(backups)
+            for replacement in replacements:
+                replacement.undo()
+                replacement.clean(published=False)
             raise
-        finally:
-            _sweep(directory)
-    return [directory / name for name in names]
+        for replacement in replacements:
+            replacement.clean(published=True)
+    return [replacement.target for replacement in replacements]
+
+
+class _Replacement:
+    """One file on its way: new content beside it under a temporary name, and the old one under another."""
+
+    def __init__(self, target: Path, index: int) -> None:
+        self.target = target
+        self._new = target.with_name(f"{_PREFIX}{os.getpid()}-{index}-new")
+        self._old = target.with_name(f"{_PREFIX}{os.getpid()}-{index}-old")
+        self._replaces = False
+        self._begun = False
+
+    def prepare(self, content: bytes) -> None:
+        _write(self._new, content)
+        self._replaces = os.path.lexists(self.target)
+        if self._replaces:
+            try:
+                os.link(self.target, self._old, follow_symlinks=False)
+            except OSError:  # a file system without hard links
+                shutil.copy2(self.target, self._old)
+
+    def perform(self) -> None:
+        self._begun = True
+        os.replace(self._new, self.target)
+
+    def undo(self) -> None:
+        """Put the old file back. If even that fails, it stays under its temporary name."""
+        if not self._begun:
+            return
+        with contextlib.suppress(OSError):
+            if self._replaces:
+                os.replace(self._old, self.target)
+            else:
+                self.target.unlink(missing_ok=True)
+            self._begun = False
+
+    def clean(self, *, published: bool) -> None:
+        """Remove temporary files, but not an old file that could not be put back."""
+        _discard(self._new)
+        if published or not self._begun:
+            _discard(self._old)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -73,36 +110,39 @@ def _write(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def _backup(target: Path, index: int) -> Path | None:
-    """The present content of ``target`` under another name; None where there is no file yet."""
-    if not target.exists():
-        return None
-    backup = target.with_name(f"{_PREFIX}{os.getpid()}-backup-{index}")
-    _write(backup, target.read_bytes())
-    return backup
-
-
-def _restore(backups: Sequence[tuple[Path, Path | None]]) -> None:
-    for target, backup in reversed(backups):
-        with contextlib.suppress(OSError):
-            if backup is None:
-                target.unlink(missing_ok=True)
-            else:
-                os.replace(backup, target)
+def _discard(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _sweep(directory: Path) -> None:
     for left in directory.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            left.unlink()
+        _discard(left)
 
 
 def _sync_folder(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _folder(directory: Path) -> Iterator[None]:
+    """The folder, made if need be; what was made is removed again if the work inside fails."""
+    missing = list(takewhile(lambda folder: not os.path.exists(folder), (directory, *directory.parents)))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 @contextlib.contextmanager

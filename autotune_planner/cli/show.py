@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import contextlib
+import re
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from autotune_planner.cache.v1 import read_v1
-from autotune_planner.errors import UsageError
-from autotune_planner.report.cache_view import cache_document, cache_view
+from autotune_planner.errors import CacheFileError, UsageError
+from autotune_planner.report.cache_view import cache_document, cache_json, cache_view
 from autotune_planner.report.console import data_console, talk_console
 
 
@@ -34,11 +36,27 @@ def show(
             "a tensor-parallel server deletes all of them at start"
         )
     for files in groups:
-        content = read_v1(files[0])
-        if json:
-            print(jsonlib.dumps(cache_document(files[0], content), indent=2))
-        else:
-            data_console().print(cache_view(files[0], content, ranks=files if len(files) > 1 else ()))
+        with _located(files[0]):
+            _show_one(files, json)
+
+
+def _show_one(files: Sequence[Path], json: bool) -> None:
+    content = read_v1(files[0])
+    if json:
+        print(cache_json(cache_document(files[0], content)))
+    else:
+        ranks = files if len(files) > 1 else ()
+        data_console().print(cache_view(files[0], content, ranks), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _located(path: Path) -> Iterator[None]:
+    """Errors of a key inside a file name the file."""
+    try:
+        yield
+    except CacheFileError as error:
+        error.where = error.where or str(path)
+        raise
 
 
 def _same_content(path: Path) -> list[list[Path]]:
@@ -46,8 +64,13 @@ def _same_content(path: Path) -> list[list[Path]]:
     if not path.is_dir():
         return [[path]]
     groups: defaultdict[bytes, list[Path]] = defaultdict(list)
-    for file in sorted(path.glob("*.json")):
-        groups[file.read_bytes()].append(file)
+    for file in sorted(path.glob("*.json"), key=_rank_order):
+        if file.is_file():
+            groups[file.read_bytes()].append(file)
     if not groups:
         raise UsageError(f"{path} holds no *.json file", code="no-such-file", where=str(path))
     return list(groups.values())
+
+
+def _rank_order(path: Path) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall(r"\d+", path.stem)], path.name

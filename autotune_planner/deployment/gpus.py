@@ -25,7 +25,7 @@ def load_gpu(gpu: str | Mapping[str, Any]) -> Gpu:
     try:
         form = GpuForm.model_validate(dict(gpu))
     except ValidationError as error:
-        raise_problems(error, GpuForm, {})
+        raise_problems(error, {}, within=("gpu",))
     return gpu_of_form(form)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from autotune_planner.deployment import models
+from autotune_planner.deployment.fields import shown
 from autotune_planner.deployment.gpus import gpu_of_form, load_gpu
 from autotune_planner.deployment.model import (
     Decode,
@@ -25,7 +26,7 @@ from autotune_planner.deployment.model import (
     Speculative,
     Traffic,
 )
-from autotune_planner.deployment.problems import mark_of, raise_problems, shown
+from autotune_planner.deployment.problems import mark_of, raise_problems
 from autotune_planner.deployment.schema import DeploymentForm
 from autotune_planner.deployment.yaml_source import read_yaml
 from autotune_planner.errors import DeploymentError
@@ -58,7 +59,7 @@ def deployment_from(
     try:
         form = DeploymentForm.model_validate(dict(content))
     except ValidationError as error:
-        raise_problems(error, DeploymentForm, marks)
+        raise_problems(error, marks)
     return _Loading(form, marks, Path(folder), model_dir).deployment()
 
 
@@ -133,7 +134,7 @@ class _Loading:
             found = self.find(path)
             if found is not None:
                 return models.load_model(found), path
-            if (profile := models.find_profile(path)) is not None:
+            if (profile := models.profile_of_hf_id(path)) is not None:
                 return models.profile_model(profile), path
         raise self.error(
             ("model_path",),
@@ -166,7 +167,7 @@ class _Loading:
             found = self.find(path)
             if found is not None:
                 return models.load_model(found)
-            profile = models.find_profile(path)
+            profile = models.profile_of_hf_id(path)
             return None if profile is None else models.profile_model(profile)
 
     def find(self, path: str) -> Path | None:

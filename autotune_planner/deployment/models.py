@@ -49,11 +49,14 @@ def load_model(path: str | Path) -> Model:
 def find_profile(name: str) -> str | None:
     """Name of the profile that ``name`` means: its file name in any case, or its Hugging Face id. None if unknown."""
     lowered = name.lower()
-    if lowered in profiles.names("models"):
-        return lowered
-    if "/" not in name:
+    return lowered if lowered in profiles.names("models") else profile_of_hf_id(name)
+
+
+def profile_of_hf_id(path: str) -> str | None:
+    """Name of the profile of a Hugging Face id, such as a server's model path may be. None if unknown."""
+    if "/" not in path:
         return None
-    return next((known for known in profiles.names("models") if hf_id(known) == name), None)
+    return next((known for known in profiles.names("models") if hf_id(known) == path), None)
 
 
 def hf_id(profile: str) -> str:

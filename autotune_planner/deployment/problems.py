@@ -2,103 +2,149 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, get_args
+from typing import NoReturn
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from autotune_planner.deployment.fields import FieldPath, dotted, example, known_keys, line_for, meant_field, shown
 from autotune_planner.deployment.model import SourceMarks
-from autotune_planner.deployment.schema import FIELD_OF_FLAG, UNION_TAGS, DeploymentForm
-from autotune_planner.deployment.suggestions import nearest
+from autotune_planner.deployment.schema import UNION_FIELDS
 from autotune_planner.errors import DeploymentError
 
-Path = tuple[str, ...]
-
-_SHOWN_COLLECTIONS = ("a mapping", "a list")
 _LISTED = 5  # further problems that one message names
-
-_EXAMPLES: dict[Path, str] = {
-    ("gpu",): "gpu: H200",
-    ("gpu", "name"): "name: NVIDIA H200",
-    ("gpu", "vendor"): "vendor: nvidia",
-    ("disaggregation",): "disaggregation: prefill, or leave the line out",
-    ("model",): "model: qwen3-30b-a3b",
-    ("decode", "cuda_graph_bs_decode"): "cuda_graph_bs_decode: [1, 2, 4, 8]",
-    ("traffic", "extend_lens"): "extend_lens: [8192, 1, 1, 1]",
-    ("launch",): "launch: sglang serve --model-path /models/Qwen3-30B-A3B",
-}
-
-_SAID_YES_OR_NO = {"yes": "true", "on": "true", "y": "true", "1": "true", "no": "false", "off": "false", "n": "false"}
 
 
 @dataclass(frozen=True)
-class Problem:
+class _Problem:
     code: str
     message: str
-    hint: str | None
-    where: str | None
+    hint: str
+    where: str | None = None
 
 
-def raise_problems(error: ValidationError, form: type[BaseModel], marks: SourceMarks) -> NoReturn:
-    """One ``DeploymentError`` for all problems; the first in the file decides ``where``, ``code`` and ``hint``."""
-    found = [_problem(details, form, marks) for details in error.errors(include_url=False)]
+def raise_problems(error: ValidationError, marks: SourceMarks, within: FieldPath = ()) -> NoReturn:
+    """One ``DeploymentError`` for all problems; the first in the file decides ``where``, ``code`` and ``hint``.
+
+    ``within`` is the section that was validated on its own.
+    """
+    found = [_problem(details, within, marks) for details in error.errors(include_url=False)]
     found.sort(key=lambda problem: _line(problem.where))
     first, others = found[0], found[1:]
     lines = [first.message]
-    lines += [f"also{_at(other.where)}: {other.message}" + _brief(other.hint) for other in others[:_LISTED]]
+    lines += [f"also{_at(other.where)}: {other.message} ({other.hint})" for other in others[:_LISTED]]
     if len(others) > _LISTED:
         lines.append(f"and {len(others) - _LISTED} more")
     raise DeploymentError("\n".join(lines), code=first.code, where=first.where, hint=first.hint) from None
 
 
-def mark_of(path: Path, marks: SourceMarks) -> str | None:
+def mark_of(path: FieldPath, marks: SourceMarks) -> str | None:
     """``file:line`` of a field or of its nearest enclosing mapping; None when it came from no file."""
     return next((marks[path[:size]] for size in range(len(path), -1, -1) if path[:size] in marks), None)
 
 
-def _problem(details: ErrorDetails, form: type[BaseModel], marks: SourceMarks) -> Problem:
-    path = tuple(str(part) for part in details["loc"] if part not in UNION_TAGS and part != "[key]")
-    code, message, hint = _words(details, path, form)
-    return Problem(code, message, hint, mark_of(path, marks))
+def _problem(details: ErrorDetails, within: FieldPath, marks: SourceMarks) -> _Problem:
+    path = (*within, *_place(details["loc"]))
+    words = _WORDS.get(details["type"], _wrong_type)(details, path)
+    return _Problem(words.code, words.message, words.hint, mark_of(path, marks))
 
 
-def _words(details: ErrorDetails, path: Path, form: type[BaseModel]) -> tuple[str, str, str | None]:
-    kind, value, context = details["type"], details["input"], details.get("ctx", {})
-    name = _dotted(path)
-    if kind == "extra_forbidden":
-        return _unknown_key(path, form, value)
-    if kind == "missing":
-        return "missing-field", f"{name} is missing", f"add {_example(path)}"
-    if kind == "flag_with_field":
-        return "flag-with-field", f"{name} has a field of its own", f"write {_line_for(context['path'], '...')}"
-    if kind == "flag_name":
-        return "bad-value", f"{name} is not a server flag in snake_case", f"write {context['example']}"
-    if kind == "no_capability":
-        return "missing-field", f"{name} {details['msg']}", 'add compute_capability: "9.0" (nvidia-smi shows it)'
-    if kind == "two_samples":
-        return "disagreement", f"{name} {details['msg']}", "keep one of them"
-    if kind == "string_pattern_mismatch":
-        return (
-            "bad-value",
-            f"{name} is not the name of an environment variable",
-            "write letters, digits and underscores",
-        )
-    if kind == "string_too_short":
-        return "bad-value", f"{name} is empty", f"write {_example(path)}, or leave the line out"
-    if kind in _CUSTOM:
-        return (
-            "wrong-type",
-            f"{name} is {shown(value)}{details['msg']}",
-            _CUSTOM[kind].format(key=path[-1], value=value),
-        )
-    if kind in _RANGES:
-        return "bad-value", f"{name} is {shown(value)}; it takes {_range(kind, context)}", f"write {_example(path)}"
-    wanted = _WANTED.get(kind, details["msg"])
-    return "wrong-type", f"{name} is {shown(value)}; it takes {wanted}", _instead(kind, path, value)
+def _place(loc: tuple[int | str, ...]) -> FieldPath:
+    """The place in the file, without what pydantic puts in for a union's branch and for a mapping's key."""
+    parts = tuple(map(str, loc))
+    if len(parts) > 1 and parts[0] in UNION_FIELDS:
+        parts = (parts[0], *parts[2:])
+    if len(parts) == 3 and parts[2] == "[key]":
+        parts = parts[:2]
+    return parts
 
+
+def _unknown_key(details: ErrorDetails, path: FieldPath) -> _Problem:
+    section, key = path[:-1], path[-1]
+    message = f"unknown key {shown(key)}" + (f" in {dotted(section)}" if section else "")
+    meant = meant_field(key, section)
+    if meant is not None:
+        value = "..." if isinstance(details["input"], (dict, list)) else shown(details["input"])
+        return _Problem("unknown-key", f"{message}: did you mean {dotted(meant)}?", f"write {line_for(meant, value)}")
+    flags = "" if section else "; any other flag of the server goes under flags:"
+    return _Problem("unknown-key", message, "one of " + ", ".join(known_keys(section)) + flags)
+
+
+def _missing(details: ErrorDetails, path: FieldPath) -> _Problem:
+    return _Problem("missing-field", f"{dotted(path)} is missing", f"add {example(path)}")
+
+
+def _no_capability(details: ErrorDetails, path: FieldPath) -> _Problem:
+    message = f"{dotted(path)} {details['msg']}"
+    return _Problem("missing-field", message, 'add compute_capability: "9.0" (nvidia-smi shows it)')
+
+
+def _two_samples(details: ErrorDetails, path: FieldPath) -> _Problem:
+    return _Problem("disagreement", f"{dotted(path)} {details['msg']}", "keep one of them")
+
+
+def _flag_with_field(details: ErrorDetails, path: FieldPath) -> _Problem:
+    field = line_for(details["ctx"]["field"], "...")
+    return _Problem("flag-with-field", f"{dotted(path)} has a field of its own", f"write {field}")
+
+
+def _flag_name(details: ErrorDetails, path: FieldPath) -> _Problem:
+    message = f"{dotted(path)} is not a server flag in snake_case"
+    return _Problem("bad-value", message, f"write {details['ctx']['snake_case']}")
+
+
+def _variable_name(details: ErrorDetails, path: FieldPath) -> _Problem:
+    message = f"{dotted(path)} is not the name of an environment variable"
+    return _Problem("bad-value", message, "write letters, digits and underscores")
+
+
+def _empty(details: ErrorDetails, path: FieldPath) -> _Problem:
+    return _Problem("bad-value", f"{dotted(path)} is empty", f"write {example(path)}, or leave the line out")
+
+
+def _nul(details: ErrorDetails, path: FieldPath) -> _Problem:
+    message = f"{dotted(path)} has a NUL character, which no path or variable can hold"
+    return _Problem("bad-value", message, f"write {example(path)}")
+
+
+def _out_of_range(details: ErrorDetails, path: FieldPath) -> _Problem:
+    takes = _RANGES[details["type"]].format(**details["ctx"]).replace("'", "")
+    return _Problem("bad-value", _it_takes(details, path, takes), f"write {example(path)}")
+
+
+def _wrong_type(details: ErrorDetails, path: FieldPath) -> _Problem:
+    kind = details["type"]
+    message = _it_takes(details, path, _TAKES.get(kind, details["msg"]))
+    meant = _INSTEAD.get(kind)
+    instead = None if meant is None else meant(details["input"])
+    line = example(path) if instead is None else f"{path[-1]}: {instead}"
+    return _Problem("wrong-type", message, f"write {line}")
+
+
+def _it_takes(details: ErrorDetails, path: FieldPath, takes: str) -> str:
+    return f"{dotted(path)} is {shown(details['input'])}; it takes {takes}"
+
+
+_WORDS: dict[str, Callable[[ErrorDetails, FieldPath], _Problem]] = {
+    "extra_forbidden": _unknown_key,
+    "invalid_key": _unknown_key,
+    "missing": _missing,
+    "no_capability": _no_capability,
+    "two_samples": _two_samples,
+    "flag_with_field": _flag_with_field,
+    "flag_name": _flag_name,
+    "string_pattern_mismatch": _variable_name,
+    "string_too_short": _empty,
+    "nul_character": _nul,
+    "greater_than_equal": _out_of_range,
+    "less_than_equal": _out_of_range,
+    "too_short": _out_of_range,
+    "too_long": _out_of_range,
+    "literal_error": _out_of_range,
+}
 
 _RANGES = {
     "greater_than_equal": "{ge} or more",
@@ -108,166 +154,41 @@ _RANGES = {
     "literal_error": "{expected}",
 }
 
-_CUSTOM = {
-    "env_value": 'put it in quotes: {key}: "{value}"',
-    "unquoted_version": 'put the whole version in quotes: {key}: "0.5.23"',
-    "compute_capability": 'write {key}: "9.0"',
-    "nul_character": "leave the NUL out",
-}
-
-
-def _range(kind: str, context: dict[str, Any]) -> str:
-    return _RANGES[kind].format(**context).replace("'", "")
-
-
-_WANTED = {
+_TAKES = {
     "int_type": "an integer",
-    "int_from_float": "an integer",
-    "int_parsing_size": "an integer",
     "bool_type": "true or false",
     "string_type": "text",
     "list_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
     "name_or_mapping": "a name or a mapping",
     "line_or_list": "a command line or a list of its words",
+    "env_value": "text, an integer, true or false",
+    "unquoted_version": "a version, and YAML reads this as a number unless quoted",
+    "compute_capability": "major.minor",
 }
 
 
-def _instead(kind: str, path: Path, value: object) -> str:
-    key = path[-1] if path else ""
-    if kind == "int_type" and (number := _meant_integer(value)) is not None:
-        return f"write {key}: {number}"
-    if kind == "bool_type":
-        meant = _SAID_YES_OR_NO.get(str(value).lower()) or str(value).lower()
-        return f"write {key}: {meant if meant in ('true', 'false') else 'true'}"
-    if kind == "string_type" and isinstance(value, (bool, int, float)):
-        return f"put it in quotes: {key}: {json.dumps(str(shown(value)))}"
-    return f"write {_example(path)}"
+def _meant_integer(value: object) -> str | None:
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        return shown(int(value))
+    return value if isinstance(value, str) and re.fullmatch(r"-?(0|[1-9][0-9]{0,9})", value) else None
 
 
-def _meant_integer(value: object) -> int | None:
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) < 12:
-        return int(value)
-    return None
+def _meant_truth(value: object) -> str:
+    return "false" if str(value).lower() in ("0", "no", "off", "n", "false") else "true"
 
 
-def _example(path: Path) -> str:
-    if path in _EXAMPLES:
-        return _EXAMPLES[path]
-    if path and path[-1].isdigit():
-        return _example(path[:-1])
-    if not path:
-        return "key: value lines, such as gpu: H200"
-    section = DeploymentForm.model_fields.get(path[0])
-    if len(path) == 1 and section is not None and _form_in(section.annotation):
-        first_key = next(iter(known_keys(DeploymentForm, path)))
-        return f"{path[0]}: {{{first_key}: ...}}"
-    return f"{path[-1]}: {_KEY_EXAMPLES.get(path[-1], '8')}"
+def _in_quotes(value: object) -> str | None:
+    return f'"{shown(value)}"' if isinstance(value, (bool, int, float)) else None
 
 
-_KEY_EXAMPLES = {
-    "engine": "sglang",
-    "engine_version": '"0.5.23"',
-    "model_path": "/models/Qwen3-30B-A3B",
-    "algorithm": "EAGLE",
-    "draft_model_path": "/models/draft",
-    "runner_backend": "flashinfer_cutlass",
-    "a2a_backend": "none",
-    "histogram": "lens.csv",
-    "flags": "{page_size: 64}",
-    "env": "{SGLANG_CACHE_DIR: /cache}",
-    "arch": "gfx942",
-    "compute_capability": '"9.0"',
-    "memory_mib": "143771",
-    "chunked_prefill_size": "8192",
-    "max_prefill_tokens": "16384",
-    "max_running_requests": "256",
-    "cuda_graph_max_bs_decode": "256",
-    "kv_token_capacity": "1000000",
-    "num_steps": "3",
-    "eagle_topk": "1",
-    "num_draft_tokens": "4",
-    "sm_count": "132",
+_INSTEAD: dict[str, Callable[[object], str | None]] = {
+    "int_type": _meant_integer,
+    "bool_type": _meant_truth,
+    "string_type": _in_quotes,
+    "env_value": _in_quotes,
 }
-
-
-def _unknown_key(path: Path, form: type[BaseModel], value: object) -> tuple[str, str, str]:
-    section, key = path[:-1], path[-1]
-    message = f"unknown key {shown(key)}" + (f" in {'.'.join(section)}" if section else "")
-    known = known_keys(form, section)
-    meant = _meant_field(key, known, form)
-    if meant is not None:
-        field = tuple(meant.split(".")) if meant not in known else (meant,)
-        return "unknown-key", f"{message}: did you mean {meant}?", f"write {_line_for(field, shown(value))}"
-    flags = "; any other flag of the server goes under flags:" if form is DeploymentForm and not section else ""
-    return "unknown-key", message, "one of " + ", ".join(known) + flags
-
-
-def _line_for(field: Path, value: str) -> str:
-    """How a field is written from the top of the file, or within its section if it is given alone."""
-    text = "..." if value in _SHOWN_COLLECTIONS else value
-    return f"{field[0]}: {{{field[1]}: {text}}}" if len(field) == 2 else f"{field[0]}: {text}"
-
-
-def _dotted(path: Path) -> str:
-    """``traffic.extend_lens[1]``."""
-    text = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path)
-    return text.lstrip(".") or "the deployment"
-
-
-def _meant_field(key: str, known: tuple[str, ...], form: type[BaseModel]) -> str | None:
-    """The field a misspelt key means: an exact name in any section, else the nearest here, else the nearest."""
-    elsewhere = dict(_fields_by_key()) if form is DeploymentForm else {}
-    if key in elsewhere:
-        return elsewhere[key]
-    here = nearest(key, known)
-    if here is not None:
-        return here
-    other = nearest(key, elsewhere)
-    return None if other is None else elsewhere[other]
-
-
-def known_keys(form: type[BaseModel], section: Path) -> tuple[str, ...]:
-    """Keys that a section of the file may have."""
-    current: type[BaseModel] | None = form
-    for part in section:
-        current = _form_in(current.model_fields[part].annotation) if current and part in current.model_fields else None
-    return tuple(current.model_fields) if current else ()
-
-
-def _fields_by_key() -> Iterator[tuple[str, str]]:
-    """Each server flag, and each key inside a section, with the dotted field that it means."""
-    for name, field in DeploymentForm.model_fields.items():
-        form = _form_in(field.annotation)
-        if form is not None and name != "gpu":
-            yield from ((key, f"{name}.{key}") for key in form.model_fields)
-    yield from (
-        (flag, ".".join(path)) for flag, path in FIELD_OF_FLAG.items() if flag not in DeploymentForm.model_fields
-    )
-
-
-def _form_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((form for part in get_args(annotation) if (form := _form_in(part)) is not None), None)
-
-
-def shown(value: object) -> str:
-    """A value as YAML would show it, shortened."""
-    if isinstance(value, dict):
-        return _SHOWN_COLLECTIONS[0]
-    if isinstance(value, (list, tuple)):
-        return _SHOWN_COLLECTIONS[1]
-    if isinstance(value, int) and value.bit_length() > 256:
-        return "a huge integer"
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, int, float, type(None))) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _line(where: str | None) -> int:
@@ -277,7 +198,3 @@ def _line(where: str | None) -> int:
 
 def _at(where: str | None) -> str:
     return f" at {where}" if where else ""
-
-
-def _brief(hint: str | None) -> str:
-    return f" ({hint})" if hint else ""

@@ -18,8 +18,8 @@ NAME_TAG = "<name>"
 MAPPING_TAG = "<mapping>"
 LINE_TAG = "<line>"
 LIST_TAG = "<list>"
-UNION_TAGS = frozenset((NAME_TAG, MAPPING_TAG, LINE_TAG, LIST_TAG))
-"""Parts of an error's location that name a branch of the schema, not a place in the file."""
+UNION_FIELDS = frozenset(("gpu", "model", "launch"))
+"""Fields of more than one form: in an error's location the tag of a form follows their name."""
 
 FIELD_OF_FLAG: dict[str, tuple[str, ...]] = {
     "model_path": ("model_path",),
@@ -65,18 +65,18 @@ def _env_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int)):
         return _without_nul(str(value))
-    raise PydanticCustomError("env_value", "; it takes text, an integer, true or false")
+    raise PydanticCustomError("env_value", "takes text, an integer, true or false")
 
 
 def _without_nul(value: str) -> str:
     if "\0" in value:
-        raise PydanticCustomError("nul_character", ", with a NUL character, which no path or variable can hold")
+        raise PydanticCustomError("nul_character", "has a NUL character")
     return value
 
 
 def _version_text(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise PydanticCustomError("unquoted_version", ", which YAML reads as a number")
+        raise PydanticCustomError("unquoted_version", "is read by YAML as a number")
     return value
 
 
@@ -84,15 +84,15 @@ def _capability_text(value: object) -> object:
     text = str(value) if isinstance(value, float) else value
     if isinstance(text, str) and re.fullmatch(r"[1-9][0-9]?\.[0-9]", text):
         return text
-    raise PydanticCustomError("compute_capability", "; it takes major.minor")
+    raise PydanticCustomError("compute_capability", "takes major.minor")
 
 
 def _flag_name(name: str) -> str:
     plain = name.lstrip("-").replace("-", "_")
     if plain in FIELD_OF_FLAG:
-        raise PydanticCustomError("flag_with_field", "has a field of its own", {"path": FIELD_OF_FLAG[plain]})
+        raise PydanticCustomError("flag_with_field", "has a field of its own", {"field": FIELD_OF_FLAG[plain]})
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise PydanticCustomError("flag_name", "is not a server flag in snake_case", {"example": _snake_case(plain)})
+        raise PydanticCustomError("flag_name", "is not a server flag in snake_case", {"snake_case": _snake_case(plain)})
     return name
 
 

@@ -1,7 +1,7 @@
 """Replay of a published file in a fresh process, exactly as the server loads it: hits, misses and timings counted.
 
-Source of the steps: SGLang 0.5.23, ``runner/flashinfer_autotune.py:flashinfer_autotune_context``: ``load_configs``, then
-the tuning contexts with the default tactic racing, then the calls. A size that misses would be timed there.
+Source of the steps: SGLang 0.5.23, ``runner/flashinfer_autotune.py:flashinfer_autotune_context``: ``load_configs``,
+then the tuning contexts with the default tactic racing, then the calls. A size that misses would be timed there.
 """
 
 from __future__ import annotations

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rich.console import ConsoleRenderable, Group
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group
+from rich.segment import Segment
 from rich.text import Text
 
+from autotune_planner.cache.keys import CacheKey, Opaque
 from autotune_planner.cache.v1 import Entry, V1File
 
 SCHEMA = "autotune-plan/cache@1"
+
+_HEADER = ("bucket", "runner", "tactic", "policy")
+_Position = tuple[int, int]  # input and dimension, in a profile
 
 
 def cache_document(path: Path, file: V1File) -> dict[str, Any]:
@@ -27,18 +33,107 @@ def cache_document(path: Path, file: V1File) -> dict[str, Any]:
     }
 
 
+def cache_json(document: dict[str, Any]) -> str:
+    """The document as JSON text, one entry per line: a cache can hold a hundred thousand."""
+    head = json.dumps({name: value for name, value in document.items() if name != "entries"}, indent=2)
+    entries = ",\n    ".join(map(json.dumps, document["entries"]))
+    listed = f"[\n    {entries}\n  ]" if entries else "[]"
+    return f'{head[:-2]},\n  "entries": {listed}\n}}'
+
+
 def cache_view(path: Path, file: V1File, ranks: Iterable[Path] = ()) -> Group:
-    """A table for every op and layer shape, buckets ascending."""
+    """A table for every op and layer shape, buckets ascending. Lines are never shortened or wrapped."""
     names = [rank.name for rank in ranks]
     parts: list[ConsoleRenderable] = [Text(f"{path}", style="bold")]
     if names:
         parts.append(Text(f"  {len(names)} identical rank files: {' '.join(names)}"))
     parts.append(_stamp(file))
-    for (op, shapes), entries in groupby(sorted(file.entries, key=_order), key=_table_key):
-        parts += [Text(), _table(op, shapes, list(entries))]
+    for title, entries in _tables(file.entries):
+        parts += [Text(), Text(title, style="bold"), _Rows(entries)]
     if not file.entries:
         parts.append(Text("  no entries: the server would tune everything at start"))
     return Group(*parts)
+
+
+class _Layer(NamedTuple):
+    """What all buckets of one layer share: a key without runner, with M in the place of the token count."""
+
+    custom_op: str
+    shapes: tuple[tuple[int | str, ...], ...]
+    extras: tuple[Any, ...]
+
+    @property
+    def shape_text(self) -> str:
+        """Inputs that the caller gives: not the absent ones, scalars, and those derived from M (-1)."""
+        shapes = [shape for shape in self.shapes if shape not in ((), (0,)) and -1 not in shape]
+        return f"{self.custom_op}  {' '.join('x'.join(map(str, shape)) for shape in shapes)}"
+
+
+def _tables(entries: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+    """Title and entries of every table, sorted by op and shapes; extras are shown where shapes alone do not tell."""
+    layers = _layers(entries)
+    alike = Counter(layer.shape_text for layer in layers)
+    for layer in sorted(layers, key=lambda layer: (layer.shape_text, str(layer.extras))):
+        its_entries = layers[layer]
+        extras = f"  {layer.extras}" if alike[layer.shape_text] > 1 else ""
+        count = len({entry.key.bucket for entry in its_entries})
+        title = f"{layer.shape_text}{extras}  ({count} bucket{'s' if count > 1 else ''})"
+        yield title, sorted(its_entries, key=lambda entry: (entry.key.bucket, entry.text))
+
+
+def _layers(entries: Iterable[Entry]) -> dict[_Layer, list[Entry]]:
+    by_form: defaultdict[object, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        key = entry.key
+        by_form[key.custom_op, tuple(map(len, key.profile)), len(key.extras or ())].append(entry)
+    layers: defaultdict[_Layer, list[Entry]] = defaultdict(list)
+    for form in by_form.values():
+        dims, extras = _token_positions([entry.key for entry in form])
+        for entry in form:
+            layers[_layer(entry.key, dims, extras)].append(entry)
+    return layers
+
+
+def _token_positions(keys: list[CacheKey]) -> tuple[list[_Position], list[int]]:
+    """Dimensions and extras that equal M in every one of ``keys``: equal by chance they would not be in all buckets."""
+    first = keys[0]
+    if len({key.bucket for key in keys}) == 1:
+        return ([(0, first.token_dim)] if first.bucket else []), []
+    dims = [(i, d) for i, shape in enumerate(first.profile) for d, size in enumerate(shape) if size == first.bucket]
+    extras = [i for i, extra in enumerate(first.extras or ()) if type(extra) is int and extra == first.bucket]
+    for key in keys:
+        bucket, profile = key.bucket, key.profile
+        dims = [(i, d) for i, d in dims if profile[i][d] == bucket]
+        extras = [i for i in extras if (key.extras or ())[i] == bucket]
+    return dims, extras
+
+
+def _layer(key: CacheKey, dims: list[_Position], extras: list[int]) -> _Layer:
+    shapes: list[tuple[int | str, ...]] = list(key.profile)
+    for i, d in dims:
+        shapes[i] = (*shapes[i][:d], "M", *shapes[i][d + 1 :])
+    values = list(key.extras or ())
+    for i in extras:
+        values[i] = Opaque("M")
+    return _Layer(key.custom_op, tuple(shapes), tuple(values))
+
+
+class _Rows:
+    """An aligned table as whole lines: Rich's own tables would shorten cells, and take seconds for large caches."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._rows = [_row(entry) for entry in entries]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        widths = [max(map(len, column)) for column in zip(_HEADER, *self._rows, strict=True)]
+        for bucket, *cells, policy in (_HEADER, *self._rows):
+            padded = [cell.ljust(width) for cell, width in zip(cells, widths[1:], strict=False)]
+            yield Segment("   ".join([bucket.rjust(widths[0]), *padded, policy]) + "\n")
+
+
+def _row(entry: Entry) -> tuple[str, str, str, str]:
+    tactic = "default (-1)" if entry.tactic == -1 else json.dumps(entry.tactic)
+    return str(entry.key.bucket), entry.runner, tactic, _policy_text(entry.policy)
 
 
 def _entry_document(entry: Entry) -> dict[str, Any]:
@@ -47,7 +142,7 @@ def _entry_document(entry: Entry) -> dict[str, Any]:
         "key": entry.text,
         "custom_op": key.custom_op,
         "runner": entry.runner,
-        "profile": [list(shape) for shape in key.profile],
+        "profile": list(map(list, key.profile)),
         "bucket": key.bucket,
         "extras": None if key.extras is None else [_plain(extra) for extra in key.extras],
         "tactic": entry.tactic,
@@ -59,49 +154,15 @@ def _entry_document(entry: Entry) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A JSON value of an extra: FlashInfer's own objects as their text."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value.text if isinstance(value, Opaque) else value
 
 
 def _policy_document(policy: tuple[Any, ...] | None) -> dict[str, Any] | None:
     return None if policy is None else dict(zip(policy[::2], policy[1::2], strict=False))
-
-
-def _stamp(file: V1File) -> Text:
-    if file.metadata is None:
-        return Text("  no environment stamp: FlashInfer loads it unchecked")
-    return Text("".join(f"  {field}: {value}\n" for field, value in file.metadata.items()).rstrip("\n"))
-
-
-def _table_key(entry: Entry) -> tuple[str, str]:
-    key = entry.key
-    return key.custom_op, " ".join("x".join(map(str, shape)) for shape in key.static_shapes if shape not in ((0,), ()))
-
-
-def _order(entry: Entry) -> tuple[tuple[str, str], int, str]:
-    return _table_key(entry), entry.key.bucket, entry.text
-
-
-def _table(op: str, shapes: str, entries: list[Entry]) -> Table:
-    table = Table(
-        title=f"{op}  {shapes}  ({len(entries)} buckets)",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 3, 0, 0),
-    )
-    table.add_column("bucket", justify="right")
-    table.add_column("runner")
-    table.add_column("tactic")
-    table.add_column("policy")
-    for entry in entries:
-        tactic = "default (-1)" if entry.tactic == -1 else str(entry.tactic)
-        table.add_row(str(entry.key.bucket), entry.runner, tactic, _policy_text(entry.policy))
-    return table
 
 
 def _policy_text(policy: tuple[Any, ...] | None) -> str:
@@ -110,3 +171,11 @@ def _policy_text(policy: tuple[Any, ...] | None) -> str:
         return "not recorded"
     replays = fields.get("cuda_graph_profile_replays")
     return f"{fields.get('l2_cache_policy')} L2, {'no graph' if replays is None else f'graph x {replays}'}"
+
+
+def _stamp(file: V1File) -> Text:
+    if file.metadata is None:
+        return Text("  no environment stamp: FlashInfer loads it unchecked")
+    if not file.metadata:
+        return Text("  an environment stamp without fields: FlashInfer ignores the file and replaces it")
+    return Text("\n".join(f"  {field}: {value}" for field, value in file.metadata.items()))

@@ -97,7 +97,7 @@ def test_bucket_is_the_token_dimension(text: str, bucket: int) -> None:
         (None, True, False, -1, 0, 1.5, -2.5e-07, 1e16, float("inf"), float("-inf")),
         ("torch.bfloat16", "it's, (quoted)", 'say "x"', "both ' and \"", "back\\slash\n", "))", "((1,),)"),
         (Value("torch.bfloat16"), Value("<ActivationType.Swiglu: 3>"), Value("<E.A: '>, ('>")),
-        (((1, (2, 3)), "a"), [1, [2]], (("x",),)),
+        (((1, (2, 3)), "a"), (("x",),), Value("[1, 'a]']"), Value("{'a': (1, 2)}"), Value("frozenset({1})")),
         (Value("torch.Size([8, 64])"), Value("QuantFormat.NVFP4"), Value("Config(name='a)', n=(1, 2))")),
     ],
     ids=repr,

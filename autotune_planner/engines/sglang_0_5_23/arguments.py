@@ -82,8 +82,9 @@ _KNOWN = frozenset(field.name for field in fields(ServerArguments))
 def server_arguments(deployment: Deployment) -> ServerArguments:
     """Arguments of a deployment file. ``DeploymentError`` for a flag that the release does not have or would reject."""
     given = {**_fields(deployment), **_flags(deployment)}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return ServerArguments(**{name: value for name, value in values.items() if name in _KNOWN})
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+    known: dict[str, Any] = {name: value for name, value in values.items() if name in _KNOWN}
+    return ServerArguments(**known)
 
 
 def ignored_flags(deployment: Deployment) -> tuple[str, ...]:

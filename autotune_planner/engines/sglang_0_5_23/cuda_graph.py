@@ -66,9 +66,7 @@ def _given(phase: Phase, values: Mapping[str, Any]) -> Phase:
     return phase
 
 
-def apply_compatibility(
-    prefill: Phase, arguments: ServerArguments, *, is_multimodal: bool, attn_cp_size: int
-) -> Phase:
+def apply_compatibility(prefill: Phase, arguments: ServerArguments, *, is_multimodal: bool, attn_cp_size: int) -> Phase:
     """Prefill graphs are off by default where they are not validated; an explicit backend is kept.
 
     Source: ``cuda_graph_hook.apply_cuda_graph_compatibility`` and ``disable_breakable_cudagraph_if_incompatible``.
@@ -98,7 +96,7 @@ def apply_disaggregation(decode: Phase, prefill: Phase, mode: str) -> tuple[Phas
 
 
 def deepep_prefill(prefill: Phase, a2a_backend: str) -> Phase:
-    """DeepEP under breakable graphs needs sizes divisible by 8. Source: ``cuda_graph_hook.apply_deepep_adjustments``."""
+    """DeepEP under breakable graphs needs multiples of 8. Source: ``cuda_graph_hook.apply_deepep_adjustments``."""
     if a2a_backend != "deepep" or prefill.backend != "breakable":
         return prefill
     sizes = prefill.bs if prefill.bs is not None else prefill_sizes(prefill.max_bs or 2048)

@@ -52,10 +52,8 @@ def mem_fraction_static(use: MemoryUse, vision: Any | None) -> float:
 
     Source: ``memory_hook.handle_gpu_memory_settings``, ``reserve_for_graph_mb``, ``adjust_mem_fraction_for_vlm``.
     """
-    if use.memory_mib is None:
-        fraction = 0.95
-    else:
-        fraction = round((use.memory_mib - _reserve(use)) / use.memory_mib, 3)
+    memory_mib = use.memory_mib
+    fraction = 0.95 if memory_mib is None else round((memory_mib - _reserve(use)) / memory_mib, 3)
     return fraction if vision is None else fraction * _vision_factor(vision)
 
 

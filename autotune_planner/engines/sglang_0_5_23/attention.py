@@ -1,0 +1,144 @@
+"""Attention backend and page size. Sources: ``arg_groups/model_override_base.get_default_attn_backend``,
+``arg_groups/model_overrides/*``, ``arg_groups/overrides.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autotune_planner import profiles
+from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
+from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
+from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``base`` is ``--attention-backend``; a phase of its own falls back to it. Page size in tokens."""
+
+    base: str | None
+    prefill_override: str | None
+    decode_override: str | None
+    page_size: int
+
+    @property
+    def prefill(self) -> str | None:
+        return self.prefill_override or self.base
+
+    @property
+    def decode(self) -> str | None:
+        return self.decode_override or self.base
+
+    @property
+    def backends(self) -> tuple[str | None, ...]:
+        return (self.base, self.prefill_override, self.decode_override)
+
+
+def resolve_attention(
+    arguments: ServerArguments, model: ModelFacts, capability: Capability | None, memory_mib: int | None
+) -> Attention:
+    """Backends and page size in the server's order: model defaults, deterministic mode, general default, page rules."""
+    attention = Attention(
+        arguments.attention_backend,
+        arguments.prefill_attention_backend,
+        arguments.decode_attention_backend,
+        1 if arguments.page_size is None else arguments.page_size,
+    )
+    attention = _model_default(attention, model, capability, memory_mib)
+    if arguments.enable_deterministic_inference and attention.base is None:
+        attention = replace(attention, base=_deterministic(model, capability))
+    if attention.prefill_override and attention.prefill_override == attention.decode_override:
+        attention = replace(attention, base=attention.prefill_override)
+    if attention.base is None:
+        attention = replace(attention, base=_default(arguments, model, capability))
+    attention = replace(attention, page_size=_page_size(attention))
+    _check_architecture(attention, capability)
+    if attention.base == "fa3" and arguments.kv_cache_dtype == "fp8_e5m2":
+        attention = replace(attention, base="triton")
+    narrow = (arguments.speculative_eagle_topk or 0) <= 1
+    if "fa4" in attention.backends and narrow and not model.is_mla and _major(capability) == 10:
+        attention = replace(attention, page_size=128)
+    return attention
+
+
+def packs_extend_dummy(prefill_backend: str | None) -> bool:
+    """Whether an EXTEND dummy is packed into the request pool. Source: ``extend_dummy_seqs_capped_by_req_pool`` of the
+    backend classes; a split pair takes its prefill backend's."""
+    return prefill_backend in profiles.load("engines", PROFILE)["packed_extend_backends"]
+
+
+def _major(capability: Capability | None) -> int:
+    return capability[0] if capability else 0
+
+
+def _model_default(
+    attention: Attention, model: ModelFacts, capability: Capability | None, memory_mib: int | None
+) -> Attention:
+    unset = attention.backends == (None, None, None)
+    major = _major(capability)
+    if model.architecture == "GptOssForCausalLM" and unset:
+        return replace(attention, base={10: "trtllm_mha", 9: "fa3"}.get(major, "triton"))
+    if model.architecture == "DeepseekV3ForCausalLM" and unset and major == 10:
+        return replace(attention, base="trtllm_mla")
+    large_hopper = major == 9 and memory_mib is not None and memory_mib >= 61440
+    undecided = attention.base is None and attention.decode_override is None
+    if model.config_class.startswith("Qwen3VL") and large_hopper and undecided:
+        return replace(attention, decode_override="flashinfer")
+    return attention
+
+
+def _deterministic(model: ModelFacts, capability: Capability | None) -> str:
+    """Source: ``overrides._deterministic_attention_backend``."""
+    if model.is_mla:
+        return "fa3" if _major(capability) == 9 else "triton"
+    return "fa3" if _major(capability) == 9 else "flashinfer"
+
+
+def _default(arguments: ServerArguments, model: ModelFacts, capability: Capability | None) -> str:
+    """Source: ``model_override_base.get_default_attn_backend``."""
+    major = _major(capability)
+    if model.is_mla:
+        return {9: "fa3", 10: "flashinfer"}.get(major, "triton")
+    topk = arguments.speculative_eagle_topk
+    topk_one = topk is None or (topk == 1 and arguments.page_size in (None, 1))
+    if major == 9 and topk_one:
+        return "fa3"
+    algorithm = arguments.speculative_algorithm
+    if major == 10 and topk_one and (algorithm is None or topk is not None or algorithm.upper() == "DFLASH"):
+        return "trtllm_mha"
+    return "triton" if model.has_attention_sinks else "flashinfer"
+
+
+def _page_size(attention: Attention) -> int:
+    """Source: ``overrides._mla_backend_page_constraints``."""
+    page = attention.page_size
+    if "flashmla" in (attention.base, attention.decode_override):
+        page = 64
+    if "trtllm_mla" in (attention.base, attention.decode_override) and page not in (32, 64):
+        page = 64
+    if "cutedsl_mla" in attention.backends and page not in (32, 64):
+        page = 64
+    if "trtllm_mha" in attention.backends and page not in (16, 32, 64, 128):
+        page = 64
+    if "hpc_ops" in attention.backends:
+        page = 64
+    return page
+
+
+def _check_architecture(attention: Attention, capability: Capability | None) -> None:
+    major = _major(capability)
+    if "trtllm_mla" in (attention.base, attention.decode_override) and major not in (10, 12):
+        raise rejected(
+            "--attention-backend",
+            "trtllm_mla needs a Blackwell GPU (SM100 or SM12x)",
+            "leave --attention-backend out",
+            source="overrides._mla_kv_cache_dtype_checks",
+        )
+    if "trtllm_mha" in (attention.prefill, attention.decode) and major not in (9, 10, 12):
+        raise rejected(
+            "--attention-backend",
+            "trtllm_mha needs SM90, SM100 or SM120",
+            "leave --attention-backend out",
+            source="attention_hook.handle_attention_backend_compatibility",
+        )

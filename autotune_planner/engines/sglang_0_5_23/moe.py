@@ -1,0 +1,184 @@
+"""MoE runner, expert parallelism and all-to-all. Sources: ``arg_groups/moe_hook.py``, ``arg_groups/overrides.py``,
+``arg_groups/model_overrides/*``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune_planner import profiles
+from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
+from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
+from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+
+_EP_SPANNING = (
+    "megamoe",
+    "deepep",
+    "deepep_v2",
+    "mooncake",
+    "nixl",
+    "ascend_fuseep",
+    "flashinfer",
+    "flashinfer_megamoe",
+    "mori",
+    "pplx",
+)
+_QWEN3_MOE = ("Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration", "Qwen3NextForCausalLM")
+_SUPPORTED_QUANTIZATION = {
+    "flashinfer_cutlass": ("modelopt_fp4", "modelopt_fp8", "modelopt_mixed", None),
+    "flashinfer_cutedsl": ("modelopt_fp4", "modelopt_mixed", "nvfp4_online"),
+    "flashinfer_trtllm": (
+        "modelopt_fp4",
+        "nvfp4_online",
+        "fp8",
+        "mxfp8",
+        "modelopt_fp8",
+        "modelopt_mixed",
+        "compressed-tensors",
+        None,
+    ),
+    "flashinfer_trtllm_routed": ("fp8", "mxfp8", "modelopt_fp4", "modelopt_mixed", "nvfp4_online", None),
+}
+
+
+@dataclass(frozen=True)
+class MoeResolved:
+    runner_backend: str
+    ep_size: int
+    quantization: str | None  # as the server's argument stands after resolution; part of its cache key
+
+
+def resolve_moe(arguments: ServerArguments, model: ModelFacts, capability: tuple[int, int] | None) -> MoeResolved:
+    """Runner by model and GPU, then the checks that the server makes of it."""
+    major = capability[0] if capability else 0
+    runner, quantization = _by_model(arguments, model, major)
+    if quantization == "mxfp8" and runner == "auto":
+        runner = "flashinfer_trtllm"
+    if quantization == "modelopt_fp4" and runner == "auto" and major in (11, 12):
+        runner = "flashinfer_cutlass"
+    _check_runner(runner, quantization, arguments)
+    ep_size = arguments.tp_size if arguments.moe_a2a_backend in _EP_SPANNING else arguments.ep_size
+    _check_a2a(arguments, runner)
+    return MoeResolved(runner, ep_size, quantization)
+
+
+def _by_model(arguments: ServerArguments, model: ModelFacts, major: int) -> tuple[str, str | None]:
+    runner, quantization = arguments.moe_runner_backend, arguments.quantization
+    unset = runner == "auto"
+    checkpoint = checkpoint_quantization(model)
+    if model.architecture in _QWEN3_MOE and major == 10:
+        quantization = quantization or checkpoint
+        trtllm = quantization in ("fp8", "modelopt_fp4", "modelopt_mixed", None)
+        if unset and trtllm and arguments.moe_a2a_backend == "none":
+            runner = "flashinfer_trtllm"
+    elif model.architecture == "DeepseekV3ForCausalLM" and major == 10:
+        quantization = quantization or checkpoint
+        trtllm = quantization in ("fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", None)
+        if unset and trtllm and arguments.moe_a2a_backend == "none":
+            runner = "flashinfer_trtllm"
+    elif model.architecture == "GptOssForCausalLM" and unset and model.quant_method == "mxfp4" and major in (10, 12):
+        runner = "flashinfer_mxfp4"
+    return runner, quantization
+
+
+def checkpoint_quantization(model: ModelFacts) -> str | None:
+    """The server's name of a checkpoint's quantization. Source: ``ModelConfig._parse_quant_hf_config``."""
+    if model.quant_method != "modelopt":
+        return model.quant_method
+    algo = (model.quant_algo or "").upper()
+    if "FP4" in algo:
+        return "modelopt_fp4"
+    return "modelopt_mixed" if algo == "MIXED_PRECISION" else "modelopt_fp8"
+
+
+def _check_runner(runner: str, quantization: str | None, arguments: ServerArguments) -> None:
+    """Source: ``moe_hook.handle_moe_kernel_config``."""
+    source = "moe_hook.handle_moe_kernel_config"
+    supported = _SUPPORTED_QUANTIZATION.get(runner)
+    if supported is not None and quantization not in supported:
+        names = ", ".join("bfloat16" if name is None else name for name in supported)
+        raise rejected(
+            "--moe-runner-backend",
+            f"{runner} does not support quantization {quantization or 'bfloat16'}; it supports {names}",
+            "--moe-runner-backend auto",
+            source=source,
+        )
+    if runner in ("flashinfer_cutlass", "flashinfer_cutedsl") and arguments.ep_size not in (1, arguments.tp_size):
+        raise rejected(
+            "--ep-size",
+            f"{runner} needs 1 or tp_size ({arguments.tp_size}), got {arguments.ep_size}",
+            f"--ep-size {arguments.tp_size}",
+            source=source,
+        )
+
+
+def _check_a2a(arguments: ServerArguments, runner: str) -> None:
+    """Source: ``moe_hook.handle_a2a_moe``."""
+    if arguments.moe_a2a_backend != "flashinfer":
+        return
+    source = "moe_hook.handle_a2a_moe"
+    if arguments.attn_dp_size == 1 or arguments.attn_dp_size != arguments.tp_size:
+        raise rejected(
+            "--moe-a2a-backend",
+            f"flashinfer needs as many attention-DP groups as tp_size, got {arguments.attn_dp_size} and "
+            f"{arguments.tp_size}",
+            f"--enable-dp-attention --dp-size {arguments.tp_size}",
+            source=source,
+        )
+    supported = (
+        "flashinfer_cutlass",
+        "flashinfer_cutedsl",
+        "flashinfer_trtllm",
+        "flashinfer_trtllm_routed",
+        "deep_gemm",
+    )
+    if runner not in supported:
+        raise rejected(
+            "--moe-a2a-backend",
+            f"flashinfer does not work with --moe-runner-backend {runner}",
+            f"--moe-runner-backend, one of {', '.join(supported)}",
+            source=source,
+        )
+
+
+def a2a_capacity(buffer_tokens: int, override: str | None) -> int:
+    """Tokens per rank that the A2A workspace holds. Source: ``flashinfer_a2a_max_dispatch_tokens_per_rank``."""
+    if override:
+        return int(override)
+    return max(buffer_tokens, int(profiles.load("engines", PROFILE)["flashinfer_a2a_min_tokens"]))
+
+
+def check_a2a_budget(
+    *,
+    arguments: ServerArguments,
+    chunk: int,
+    buffer_tokens: int,
+    prefill_graph_max_bs: int | None,
+    decode_graph_max_bs: int,
+    draft_tokens: int,
+    max_running_requests: int | None,
+    capacity: int,
+) -> None:
+    """Source: ``moe_hook.validate_flashinfer_a2a_token_budget``. All in tokens or requests per rank."""
+    if arguments.moe_a2a_backend != "flashinfer":
+        return
+    source = "moe_hook.validate_flashinfer_a2a_token_budget"
+    decode_only = arguments.disaggregation_mode == "decode"
+    if not decode_only and chunk <= 0:
+        raise rejected(
+            "--chunked-prefill-size",
+            "FlashInfer A2A needs chunked prefill: the whole per-rank batch goes through a workspace of fixed size",
+            "--chunked-prefill-size 8192 (machine-wide)",
+            source=source,
+        )
+    tokens = 0 if decode_only else max(buffer_tokens, prefill_graph_max_bs or 0)
+    graph = decode_graph_max_bs
+    if max_running_requests is not None:
+        graph = min(graph, max(1, max_running_requests // arguments.attn_dp_size))
+    required = max(tokens, graph * draft_tokens)
+    if required > capacity:
+        raise rejected(
+            "SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK",
+            f"the A2A workspace holds {capacity} tokens per rank, {required} are needed",
+            f"set it to {required}, or leave it unset",
+            source=source,
+        )

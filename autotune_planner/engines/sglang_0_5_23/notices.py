@@ -1,0 +1,144 @@
+"""Warnings where operators are known to be misled. Functions of plain values; None where one does not apply."""
+
+from __future__ import annotations
+
+from autotune_planner.engines.resolved import Notice
+
+_GB = 1e9
+
+
+def machine_wide_chunk(given: int, per_rank: int, attn_dp_size: int) -> Notice | None:
+    if attn_dp_size == 1 or given <= 0:
+        return None
+    return Notice(
+        "chunk-is-machine-wide",
+        "info",
+        f"chunked_prefill_size {given} is machine-wide under DP attention: each of {attn_dp_size} ranks prefills "
+        f"{per_rank} tokens at a time; max_prefill_tokens is not divided",
+    )
+
+
+def extend_not_tuned(*, closed_because: str | None, enabled: bool, ceiling: int, variable: str) -> Notice | None:
+    """Why the server's own prefill buckets stay untuned at start."""
+    if closed_because is not None:
+        return Notice("extend-skipped", "info", f"the server skips its EXTEND pass: {closed_because}")
+    if enabled:
+        return None
+    return Notice(
+        "extend-off",
+        "info",
+        f"the server's EXTEND pass is off unless {variable}=1, so prefill sizes up to {ceiling} stay untuned at its "
+        "start; they are tuned here all the same, and the server loads and hits them",
+    )
+
+
+def extend_packed(*, batch: int, per_request: int, ceiling: int) -> Notice | None:
+    tokens = batch * per_request
+    if tokens <= ceiling:
+        return None
+    return Notice(
+        "extend-packed",
+        "warning",
+        f"the EXTEND dummy is packed by the request pool: {batch} requests x {per_request} tokens = {tokens}, "
+        f"more than the budget of {ceiling}",
+    )
+
+
+def speculative_requests(algorithm: str | None, given: int | None, requests: int, attn_dp_size: int) -> Notice | None:
+    if algorithm is None or given is not None:
+        return None
+    return Notice(
+        "speculative-requests",
+        "warning",
+        f"{algorithm} sets max_running_requests to {requests} for the whole server"
+        + (f", {requests // attn_dp_size} per attention-DP rank" if attn_dp_size > 1 else "")
+        + ", since none is given",
+    )
+
+
+def capacity_assumed(capacity: int, context_len: int, requests: int) -> Notice:
+    return Notice(
+        "kv-capacity-assumed",
+        "warning",
+        f"kv_token_capacity is not given: computed as if a rank held {capacity} KV tokens (8 x the context length of "
+        f"{context_len}), so {requests} requests; the server knows it only after loading weights and prints "
+        "max_total_num_tokens",
+    )
+
+
+def a2a_overflow(rows: int, capacity: int) -> Notice | None:
+    """The start-up check does not look at the eager dummy."""
+    if rows <= capacity:
+        return None
+    return Notice(
+        "a2a-overflow",
+        "error",
+        f"the DECODE dummy dispatches {rows} tokens per rank through an A2A workspace for {capacity}: the server "
+        "passes its start-up check and then fails an assertion; lower --max-running-requests or raise "
+        "SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK",
+    )
+
+
+def index_overflow(rows: int | None, top_k: int, intermediate: int) -> Notice | None:
+    """``intermediate`` per rank."""
+    product = (rows or 0) * top_k * intermediate
+    if product < 2**31:
+        return None
+    return Notice(
+        "int32-overflow",
+        "warning",
+        f"{rows} gathered rows x top-{top_k} x intermediate {intermediate} = {product} elements, at or above 2^31: "
+        "kernels that index with 32 bits overflow; lower the chunk per rank",
+    )
+
+
+def bound_clamps(rows: int | None, bound: int | None) -> Notice | None:
+    if rows is None or bound is None or rows <= bound:
+        return None
+    return Notice(
+        "moe-bound-clamps",
+        "info",
+        f"the MoE sees up to {rows} rows, but its buckets end at {bound}: larger sizes reuse that bucket's tactic",
+    )
+
+
+def logits_of_dummy(tokens: int, vocab_size: int) -> Notice | None:
+    """The decode dummy's float32 logits, allocated though the LM head is skipped."""
+    size = 4 * tokens * vocab_size
+    if size < _GB:
+        return None
+    return Notice(
+        "dummy-logits",
+        "info",
+        f"the DECODE dummy allocates float32 logits of {tokens} x {vocab_size}: {size / _GB:.1f} GB at start; "
+        "--max-running-requests lowers it",
+    )
+
+
+def model_path_spelling(model_path: str) -> Notice:
+    return Notice(
+        "model-path-in-key",
+        "info",
+        f"the cache key holds the model path as it is typed, {model_path}: another spelling is another cache",
+    )
+
+
+def no_capture_sizes(alignment: int) -> Notice:
+    return Notice(
+        "no-capture-sizes",
+        "error",
+        f"no decode batch size can be captured (alignment {alignment}): the server fails when it captures CUDA graphs; "
+        "give --cuda-graph-bs-decode sizes that fit, or --disable-decode-cuda-graph",
+    )
+
+
+def unplanned(what: str | None) -> Notice | None:
+    if what is None:
+        return None
+    return Notice("op-not-planned", "warning", f"this deployment also tunes {what}, which this version does not plan")
+
+
+def ignored(flags: tuple[str, ...]) -> Notice | None:
+    if not flags:
+        return None
+    return Notice("flags-without-effect", "info", f"flags that do not matter to the plan: {', '.join(flags)}")

@@ -1,0 +1,540 @@
+"""The pipeline: every rule of the release in the server's own order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autotune_planner import profiles
+from autotune_planner.cache.sglang_layout import rank_file, ranks_of
+from autotune_planner.deployment.model import Deployment
+from autotune_planner.engines.resolved import (
+    Arguments,
+    CachePlace,
+    CudaGraph,
+    EngineRelease,
+    Notice,
+    Rank,
+    Resolved,
+    Runtime,
+)
+from autotune_planner.engines.sglang_0_5_23 import (
+    arguments as argument_rules,
+)
+from autotune_planner.engines.sglang_0_5_23 import (
+    attention as attention_rules,
+)
+from autotune_planner.engines.sglang_0_5_23 import (
+    autotune,
+    cuda_graph,
+    derivations,
+    memory,
+    moe,
+    notices,
+    op_selection,
+    parallel,
+    runtime,
+    speculative,
+)
+from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
+from autotune_planner.engines.sglang_0_5_23.environment import Environment
+from autotune_planner.engines.sglang_0_5_23.model import ModelFacts, model_facts
+
+
+@dataclass(frozen=True)
+class _Graphs:
+    decode: cuda_graph.Phase
+    prefill: cuda_graph.Phase
+    chunk: int  # undivided
+    default_chunk: int
+    mem_fraction_static: float
+
+
+def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
+    """What SGLang 0.5.23 makes of a deployment. ``DeploymentError`` where it refuses to start."""
+    given = argument_rules.server_arguments(deployment)
+    environment = Environment(deployment, environ)
+    extend_on = environment.extend_enabled()
+    arguments = parallel.attention_dp_alias(given)
+    model = model_facts(deployment.model, arguments.dtype, arguments.context_length)
+    capability = deployment.gpu.compute_capability
+
+    graphs = _graph_settings(arguments, model, deployment)
+    attention = attention_rules.resolve_attention(arguments, model, capability, deployment.gpu.memory_mib)
+    graphs = replace(graphs, prefill=_mla_prefill(graphs.prefill, model, attention))
+    parallel.check_sizes(arguments)
+    chunk = parallel.divided_chunk(graphs.chunk, arguments.attn_dp_size)
+    graphs = replace(graphs, prefill=_clamped(graphs.prefill, chunk, arguments.attn_dp_size))
+    experts = moe.resolve_moe(arguments, model, capability)
+    drafts = speculative.resolve_speculative(arguments, model.architecture, attention)
+    buffer_tokens = parallel.max_prefill_buffer_tokens(
+        chunk,
+        arguments.max_prefill_tokens,
+        dynamic_chunking=arguments.enable_dynamic_chunking,
+        pp_size=arguments.pp_size,
+    )
+    capacity = moe.a2a_capacity(buffer_tokens, environment.get("SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK"))
+    assert graphs.decode.max_bs is not None
+    moe.check_a2a_budget(
+        arguments=arguments,
+        chunk=chunk,
+        buffer_tokens=buffer_tokens,
+        prefill_graph_max_bs=None if graphs.prefill.backend == "disabled" else graphs.prefill.max_bs,
+        decode_graph_max_bs=graphs.decode.max_bs,
+        draft_tokens=drafts.num_draft_tokens or 1 if drafts.algorithm else 1,
+        max_running_requests=drafts.max_running_requests,
+        capacity=capacity,
+    )
+    parallel.check_page_size(chunk, attention.page_size, arguments.disaggregation_mode)
+    parallel.check_dense_tp(arguments.moe_dense_tp_size, arguments.tp_size)
+    speculative.check_pipeline(drafts.algorithm, arguments.pp_size, arguments.disaggregation_mode)
+
+    resolved = _arguments(arguments, graphs, attention, experts, drafts, chunk, buffer_tokens, capacity)
+    facts = _Facts(deployment, given, arguments, model, attention, environment, extend_on)
+    return _resolved(facts, graphs.default_chunk, resolved)
+
+
+def _graph_settings(arguments: ServerArguments, model: ModelFacts, deployment: Deployment) -> _Graphs:
+    decode, prefill = cuda_graph.parse_config(arguments)
+    prefill = cuda_graph.apply_compatibility(
+        prefill, arguments, is_multimodal=model.is_multimodal, attn_cp_size=arguments.attn_cp_size
+    )
+    prefill = cuda_graph.deepep_prefill(prefill, arguments.moe_a2a_backend)
+    decode, prefill = cuda_graph.apply_disaggregation(decode, prefill, arguments.disaggregation_mode)
+
+    memory_mib = deployment.gpu.memory_mib
+    defaults = memory.memory_defaults(memory_mib, arguments.tp_size)
+    chunk = defaults.chunked_prefill_size if arguments.chunked_prefill_size is None else arguments.chunked_prefill_size
+    decode = _decode_sizes(decode, defaults.decode_max_bs, arguments, model, deployment)
+    prefill = _prefill_sizes(prefill, chunk, arguments, model)
+    assert decode.max_bs is not None
+    assert prefill.bs is not None
+    fraction = arguments.mem_fraction_static
+    if fraction is None:
+        use = memory.MemoryUse(
+            memory_mib=memory_mib,
+            activation_tokens=memory.activation_tokens(
+                disaggregation_mode=arguments.disaggregation_mode,
+                chunk=chunk,
+                max_prefill_tokens=arguments.max_prefill_tokens,
+                max_running_requests=arguments.max_running_requests,
+                decode_max_bs=decode.max_bs,
+                draft_tokens=arguments.speculative_num_draft_tokens,
+            ),
+            tp_size=arguments.tp_size,
+            pp_size=arguments.pp_size,
+            attn_dp_size=arguments.attn_dp_size,
+            disaggregation_mode=arguments.disaggregation_mode,
+            decode_graph=decode.backend != "disabled",
+            decode_max_bs=decode.max_bs,
+            prefill_graph=prefill.backend != "disabled",
+            prefill_breakable=prefill.backend == "breakable",
+            prefill_sizes=len(prefill.bs),
+            is_mla=model.is_mla,
+            deepep=arguments.moe_a2a_backend == "deepep",
+        )
+        sees_images = arguments.disaggregation_mode != "decode" and not arguments.language_only
+        vision = deployment.model.config.get("vision_config") if sees_images else None
+        fraction = memory.mem_fraction_static(use, vision)
+    return _Graphs(decode, prefill, chunk, defaults.chunked_prefill_size, fraction)
+
+
+def _decode_sizes(
+    decode: cuda_graph.Phase, default: int, arguments: ServerArguments, model: ModelFacts, deployment: Deployment
+) -> cuda_graph.Phase:
+    """Source: ``memory_hook.handle_gpu_memory_settings``; Qwen3-VL: ``model_overrides/qwen3_vl.py``."""
+    requests = arguments.max_running_requests
+    max_bs = decode.max_bs
+    if max_bs is None:
+        max_bs = default if requests is None else min(default, requests)
+        hopper = (deployment.gpu.compute_capability or (0, 0))[0] == 9
+        large = (deployment.gpu.memory_mib or 0) >= 61440
+        profiled = model.config_class.startswith("Qwen3VL") and hopper and large
+        if profiled and "bs" not in decode.locked and requests is not None and max_bs < requests <= 512:
+            max_bs = requests
+    if decode.bs is not None:
+        return replace(decode, max_bs=max(decode.bs))
+    sizes = cuda_graph.decode_sizes(
+        max_bs,
+        padding=not arguments.disable_cuda_graph_padding,
+        speculative=arguments.speculative_algorithm is not None,
+    )
+    return replace(decode, max_bs=max_bs, bs=sizes)
+
+
+def _prefill_sizes(
+    prefill: cuda_graph.Phase, chunk: int, arguments: ServerArguments, model: ModelFacts
+) -> cuda_graph.Phase:
+    """Source: ``memory_hook.handle_gpu_memory_settings``."""
+    max_bs = prefill.max_bs
+    if max_bs is None:
+        max_bs = min(8192, chunk) if model.is_mla else chunk
+        if arguments.pp_size > 1 and prefill.backend == "breakable" and "bs" not in prefill.locked:
+            max_bs = min(max_bs, 8192)
+        if arguments.max_total_tokens is not None:
+            max_bs = min(max_bs, arguments.max_total_tokens)
+        if "llama-2" in arguments.model_path.lower():
+            max_bs = min(max_bs, 4096)
+    return replace(prefill, max_bs=max_bs, bs=cuda_graph.prefill_sizes(max_bs) if prefill.bs is None else prefill.bs)
+
+
+def _mla_prefill(
+    prefill: cuda_graph.Phase, model: ModelFacts, attention: attention_rules.Attention
+) -> cuda_graph.Phase:
+    """Source: ``cuda_graph_hook.disable_prefill_cuda_graph_for_deepseek_trtllm_mla``."""
+    deepseek = model.architecture == "DeepseekV3ForCausalLM" and attention.prefill == "trtllm_mla"
+    return replace(prefill, backend="disabled") if deepseek and "backend" not in prefill.locked else prefill
+
+
+def _clamped(prefill: cuda_graph.Phase, chunk: int, attn_dp_size: int) -> cuda_graph.Phase:
+    """Prefill graphs never exceed the divided chunk. Source: ``parallel_hook.handle_data_parallelism``."""
+    if attn_dp_size == 1 or prefill.backend == "disabled" or "max_bs" in prefill.locked:
+        return prefill
+    if prefill.max_bs is None or prefill.max_bs <= chunk:
+        return prefill
+    sizes = prefill.bs if "bs" in prefill.locked else cuda_graph.prefill_sizes(chunk)
+    return replace(prefill, max_bs=chunk, bs=sizes)
+
+
+def _arguments(
+    arguments: ServerArguments,
+    graphs: _Graphs,
+    attention: attention_rules.Attention,
+    experts: moe.MoeResolved,
+    drafts: speculative.SpeculativeResolved,
+    chunk: int,
+    buffer_tokens: int,
+    capacity: int,
+) -> Arguments:
+    tp, attn_dp, ep = arguments.tp_size, arguments.attn_dp_size, experts.ep_size
+    return Arguments(
+        chunked_prefill_size=chunk,
+        max_prefill_tokens=arguments.max_prefill_tokens,
+        max_prefill_buffer_tokens=buffer_tokens,
+        autotune_extend_ceiling=parallel.extend_ceiling(buffer_tokens, arguments.max_prefill_tokens),
+        tp_size=tp,
+        dp_size=arguments.dp_size,
+        attn_dp_size=attn_dp,
+        attn_tp_size=tp // attn_dp // arguments.attn_cp_size,
+        ep_size=ep,
+        moe_ep_size=ep,
+        moe_tp_size=tp // ep,
+        moe_dense_tp_size=arguments.moe_dense_tp_size,
+        pp_size=arguments.pp_size,
+        num_dp_ranks=arguments.dp_size * attn_dp,
+        attn_dp_enabled=attn_dp > 1,
+        speculative_algorithm=drafts.algorithm,
+        speculative_num_steps=drafts.num_steps,
+        speculative_eagle_topk=drafts.eagle_topk,
+        speculative_num_draft_tokens=drafts.num_draft_tokens,
+        disaggregation_mode=arguments.disaggregation_mode,
+        moe_runner_backend=experts.runner_backend,
+        moe_a2a_backend=arguments.moe_a2a_backend,
+        attention_backend=attention.base,
+        prefill_attn_backend=attention.prefill,
+        decode_attn_backend=attention.decode,
+        page_size=attention.page_size,
+        quantization=experts.quantization,
+        mem_fraction_static=graphs.mem_fraction_static,
+        max_running_requests=drafts.max_running_requests,
+        flashinfer_a2a_max_dispatch_tokens_per_rank=capacity,
+        cuda_graph_decode=_graph(graphs.decode),
+        cuda_graph_prefill=_graph(graphs.prefill),
+    )
+
+
+def _graph(phase: cuda_graph.Phase) -> CudaGraph:
+    assert phase.max_bs is not None
+    assert phase.bs is not None
+    return CudaGraph(phase.backend, phase.max_bs, phase.bs)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Everything that the second half reads beside the resolved arguments."""
+
+    deployment: Deployment
+    given: ServerArguments
+    arguments: ServerArguments
+    model: ModelFacts
+    attention: attention_rules.Attention
+    environment: Environment
+    extend_on: bool
+
+
+def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolved:
+    arguments, model, deployment = facts.arguments, facts.model, facts.deployment
+    capability = deployment.gpu.compute_capability
+    around = parallel.gathers(
+        attn_dp_size=resolved.attn_dp_size,
+        tp_size=resolved.tp_size,
+        moe_dense_tp_size=resolved.moe_dense_tp_size,
+        enable_dp_lm_head=arguments.enable_dp_lm_head,
+        a2a_backend=resolved.moe_a2a_backend,
+        disable_attn_tp_gather=arguments.disable_attn_tp_gather,
+    )
+    mlp_sync = resolved.attn_dp_enabled or around.require_gathered_buffer
+    token_capacity = deployment.kv_token_capacity or runtime.assumed_token_capacity(model.context_len)
+    requests = runtime.max_num_requests(
+        resolved.max_running_requests,
+        attn_dp_size=resolved.attn_dp_size,
+        token_capacity=token_capacity,
+        context_len=model.context_len,
+    )
+    bs = runtime.eager_max_bs(requests, mlp_sync=mlp_sync, attn_tp_size=resolved.attn_tp_size)
+    per_request = runtime.decode_tokens_per_request(
+        resolved.speculative_algorithm, resolved.speculative_num_draft_tokens
+    )
+    # The target of a PD-prefill pair runs its dummy in plain DECODE, one token a request.
+    pass_per_request = 1 if resolved.disaggregation_mode == "prefill" else per_request
+    alignment = parallel.cuda_graph_alignment(
+        gathered_buffer=around.require_gathered_buffer,
+        attn_tp_size=resolved.attn_tp_size,
+        attn_cp_size=arguments.attn_cp_size,
+        two_batch_overlap=arguments.enable_two_batch_overlap,
+    )
+    gate = autotune.extend_gate(
+        ceiling=resolved.autotune_extend_ceiling,
+        decode_bs=bs,
+        pool=requests,
+        packed=attention_rules.packs_extend_dummy(facts.attention.prefill),
+        is_generation=model.is_generation,
+        speculative=resolved.speculative_algorithm is not None,
+        disaggregation_mode=resolved.disaggregation_mode,
+    )
+    model_quantization = resolved.quantization or moe.checkpoint_quantization(model)
+    no_autotune = autotune.skip_reason(
+        arguments,
+        runner=resolved.moe_runner_backend,
+        model_quantization=model_quantization,
+        capability=capability,
+        fp4_gemm_backend=_fp4_gemm_backend(deployment, capability),
+    )
+
+    def rows(tokens: int) -> int:
+        return runtime.moe_rows(
+            tokens,
+            dp_ranks=resolved.num_dp_ranks,
+            mlp_gather=around.require_mlp_tp_gather,
+            a2a_backend=resolved.moe_a2a_backend,
+            attn_tp_size=resolved.attn_tp_size,
+            ep_size=resolved.moe_ep_size,
+        )
+
+    decode_tokens = bs * pass_per_request
+    def tune_max(tokens: int) -> int:
+        return autotune.cutlass_tune_max(
+            ceiling=resolved.autotune_extend_ceiling,
+            attn_dp_size=resolved.attn_dp_size,
+            disaggregation_mode=resolved.disaggregation_mode,
+            rows=tokens,
+        )
+
+    extend_tokens = gate.shape.max_bs * gate.shape.num_tokens_per_req if gate.shape else None
+    extend_runs = no_autotune is None and gate.shape is not None and facts.extend_on
+    place = _cache_place(facts, resolved)
+    measured = Runtime(
+        require_mlp_tp_gather=around.require_mlp_tp_gather,
+        require_attn_tp_gather=around.require_attn_tp_gather,
+        require_gathered_buffer=around.require_gathered_buffer,
+        require_mlp_sync=mlp_sync,
+        cuda_graph_bs_alignment=alignment,
+        capture_bs=cuda_graph.capture_sizes(
+            resolved.cuda_graph_decode.bs,
+            pool=requests,
+            alignment=alignment,
+            tokens_per_request=1 if arguments.enable_two_batch_overlap else per_request,
+        ),
+        max_running_requests_per_dp_worker=requests,
+        eager_max_bs=bs,
+        decode_num_tokens_per_req=per_request,
+        decode_autotune_bs=bs,
+        decode_autotune_tokens_per_req=pass_per_request,
+        decode_autotune_tokens=decode_tokens,
+        dummy_global_num_tokens=_global_tokens(around, decode_tokens, resolved.num_dp_ranks),
+        should_run_flashinfer_autotune=no_autotune is None,
+        flashinfer_autotune_cache_path=str(rank_file(place, place.ranks[0])) if place else "",
+        cutlass_tune_max_num_tokens_for_decode_dummy=tune_max(decode_tokens),
+        extend_pass_if_enabled=gate.shape,
+    )
+    production_decode = None if resolved.disaggregation_mode == "prefill" else bs * per_request
+    production_prefill = None if resolved.disaggregation_mode == "decode" else resolved.autotune_extend_ceiling
+    local = op_selection.Rows(
+        decode_tokens, extend_tokens if extend_runs else None, production_decode, production_prefill
+    )
+    gathered = op_selection.Rows(*(None if value is None else rows(value) for value in _values(local)))
+    layout = op_selection.Layout(
+        tp_size=resolved.tp_size,
+        attn_tp_size=resolved.attn_tp_size,
+        moe_tp_size=resolved.moe_tp_size,
+        moe_ep_size=resolved.moe_ep_size,
+        redundant_experts=arguments.ep_num_redundant_experts,
+        enable_alltoall=resolved.moe_a2a_backend == "flashinfer",
+        use_fused_finalize=facts.environment.flag("SGLANG_FLASHINFER_MOE_FUSED_FINALIZE"),
+        cutlass_tune_max=tune_max(rows(decode_tokens)),
+    )
+    ops = (
+        op_selection.select_ops(
+            model,
+            runner=resolved.moe_runner_backend,
+            quantization=model_quantization,
+            layout=layout,
+            local=local,
+            moe=gathered,
+        )
+        if no_autotune is None
+        else ()
+    )
+    passes = autotune.pass_decisions(
+        no_autotune=no_autotune,
+        gate=gate,
+        extend_on=facts.extend_on,
+        decode=(bs, pass_per_request, rows(decode_tokens)),
+        extend_rows=None if extend_tokens is None else rows(extend_tokens),
+        draft=_draft_reason(resolved),
+    )
+    release = profiles.load("engines", PROFILE)
+    return Resolved(
+        release=EngineRelease(release["engine"], release["version"], release["flashinfer_version"]),
+        gpu=deployment.gpu,
+        model=deployment.model,
+        model_path=deployment.model_path,
+        dtype=f"torch.{model.dtype}",
+        hidden_size=model.hidden_size,
+        vocab_size=model.vocab_size,
+        arguments=resolved,
+        runtime=measured,
+        passes=passes,
+        no_autotune_reason=no_autotune,
+        ops=ops,
+        cache_place=place,
+        derivations=derivations.derivations(
+            facts.given,
+            default_chunk=default_chunk,
+            resolved=resolved,
+            runtime=measured,
+            token_capacity=token_capacity,
+            capacity_given=deployment.kv_token_capacity is not None,
+            context_len=model.context_len,
+        ),
+        notices=_notices(facts, default_chunk, resolved, measured, gate, gathered, model_quantization),
+    )
+
+
+def _values(rows: op_selection.Rows) -> tuple[int | None, ...]:
+    return rows.decode_pass, rows.extend_pass, rows.decode, rows.prefill
+
+
+def _global_tokens(around: parallel.Gathers, tokens: int, dp_ranks: int) -> tuple[int, ...] | None:
+    """Token counts that a dummy run announces. Source: ``base_runner._dummy_run``."""
+    if around.require_mlp_tp_gather:
+        return (tokens,) * dp_ranks
+    return (tokens,) if around.require_attn_tp_gather else None
+
+
+def _fp4_gemm_backend(deployment: Deployment, capability: tuple[int, int] | None) -> str:
+    """Source: ``layers/quantization/fp4_utils.py``: CuTe DSL on SM100, Marlin before it, CUTLASS elsewhere."""
+    given = deployment.flags.get("fp4_gemm_runner_backend", "auto")
+    if given != "auto":
+        return str(given)
+    major = capability[0] if capability else 0
+    return "flashinfer_cutedsl" if major == 10 else "marlin" if major < 10 else "flashinfer_cutlass"
+
+
+def _draft_reason(resolved: Arguments) -> str | None:
+    if resolved.speculative_algorithm not in ("EAGLE", "EAGLE3", "STANDALONE"):
+        return None
+    if resolved.cuda_graph_decode.backend == "disabled":
+        return "the draft model is tuned while its CUDA graphs are captured, and they are disabled"
+    return "the draft model is tuned while its CUDA graphs are captured, at the largest captured size"
+
+
+def _cache_place(facts: _Facts, resolved: Arguments) -> CachePlace:
+    """Source: ``flashinfer_autotune.flashinfer_autotune_cache_path``."""
+    skip = ",".join(sorted(facts.arguments.flashinfer_autotune_skip_ops))
+    parts = (
+        facts.deployment.model_path,
+        f"torch.{facts.model.dtype}",
+        str(resolved.quantization),
+        resolved.moe_runner_backend,
+        str(resolved.tp_size),
+        str(resolved.pp_size),
+        str(resolved.attn_dp_size),
+        str(resolved.moe_ep_size),
+        facts.model.config_class,
+        "candidate_selection=v2_default",
+        f"skip_ops={skip}",
+    )
+    ranks: tuple[Rank, ...] = ranks_of(resolved.tp_size, resolved.pp_size, resolved.attn_dp_size, resolved.dp_size)
+    return CachePlace(
+        cache_dir=facts.environment.get("SGLANG_CACHE_DIR") or "~/.cache/sglang",
+        flashinfer_version=str(profiles.load("engines", PROFILE)["flashinfer_version"]),
+        compute_capability=facts.deployment.gpu.compute_capability or (0, 0),
+        key_parts=parts,
+        ranks=ranks,
+    )
+
+
+def _notices(
+    facts: _Facts,
+    default_chunk: int,
+    resolved: Arguments,
+    measured: Runtime,
+    gate: autotune.ExtendGate,
+    moe_rows: op_selection.Rows,
+    model_quantization: str | None,
+) -> tuple[Notice, ...]:
+    model, given, deployment = facts.model, facts.given, facts.deployment
+    chunk = default_chunk if given.chunked_prefill_size is None else given.chunked_prefill_size
+    found: list[Notice | None] = [
+        notices.machine_wide_chunk(chunk, resolved.chunked_prefill_size, resolved.attn_dp_size),
+        notices.speculative_requests(
+            resolved.speculative_algorithm,
+            given.max_running_requests,
+            resolved.max_running_requests or 0,
+            resolved.attn_dp_size,
+        ),
+        notices.ignored(argument_rules.ignored_flags(deployment)),
+        notices.model_path_spelling(deployment.model_path),
+    ]
+    if deployment.kv_token_capacity is None:
+        capacity = runtime.assumed_token_capacity(model.context_len)
+        found.append(notices.capacity_assumed(capacity, model.context_len, measured.max_running_requests_per_dp_worker))
+    if measured.capture_bs is None and resolved.cuda_graph_decode.backend != "disabled":
+        found.append(notices.no_capture_sizes(measured.cuda_graph_bs_alignment))
+    if measured.should_run_flashinfer_autotune:
+        table = profiles.load("engines", PROFILE)
+        found += [
+            notices.extend_not_tuned(
+                closed_because=gate.closed_because,
+                enabled=facts.extend_on,
+                ceiling=resolved.autotune_extend_ceiling,
+                variable=autotune.EXTEND_VARIABLE,
+            ),
+            notices.logits_of_dummy(measured.decode_autotune_tokens, model.vocab_size),
+            notices.unplanned(
+                op_selection.unplanned_ops(
+                    model,
+                    runner=resolved.moe_runner_backend,
+                    quantization=model_quantization,
+                    autotuned_runners=table["autotuned_moe_runners"],
+                )
+            ),
+        ]
+        if gate.shape is not None:
+            shape = gate.shape
+            found.append(
+                notices.extend_packed(
+                    batch=shape.max_bs, per_request=shape.num_tokens_per_req, ceiling=resolved.autotune_extend_ceiling
+                )
+            )
+        if model.num_experts:
+            largest = max((rows for rows in _values(moe_rows) if rows is not None), default=0)
+            width = model.moe_intermediate_size // resolved.moe_tp_size
+            found.append(notices.index_overflow(largest, model.top_k, width))
+            if resolved.moe_runner_backend == "flashinfer_cutlass":
+                found.append(notices.bound_clamps(largest, measured.cutlass_tune_max_num_tokens_for_decode_dummy))
+        if resolved.moe_a2a_backend == "flashinfer":
+            capacity = resolved.flashinfer_a2a_max_dispatch_tokens_per_rank
+            found.append(notices.a2a_overflow(measured.decode_autotune_tokens, capacity))
+    return tuple(notice for notice in found if notice is not None)
