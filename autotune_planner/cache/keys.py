@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from autotune_planner.errors import CacheFileError
@@ -31,7 +31,7 @@ _OPENING, _CLOSING = "([{<", ")]}>"
 
 @dataclass(frozen=True)
 class Opaque:
-    """A value of a key that is neither number, text nor tuple: ``torch.bfloat16``, ``<Enum.NAME: 3>``. Prints as it was."""
+    """A value of a key that is no number, text or tuple: ``torch.bfloat16``, ``<Enum.NAME: 3>``. Prints as it was."""
 
     text: str
 
@@ -61,7 +61,7 @@ class CacheKey:
         """Which dimension of the first input counts tokens: the rows, behind the batch of a batched GEMM."""
         return 1 if self.custom_op.endswith("gemm") and len(self.profile[0]) == 3 else 0
 
-    @property
+    @cached_property
     def bucket(self) -> int:
         """The tokens M of the first input; 0 if it has no dimension."""
         return self.profile[0][self.token_dim] if self.profile and self.profile[0] else 0

@@ -84,10 +84,10 @@ def _buckets(tune_max: int | None, pass_rows: int | None, production_rows: int |
 def _reason(phase: str, pass_rows: int | None, production_rows: int | None) -> str:
     name = phase.upper()
     if pass_rows is None:
-        return f"production reaches {production_rows} rows; the server has no {name} pass for them"
+        return f"production; no {name} pass at start"
     if production_rows is None:
-        return f"the server's {name} pass tunes {pass_rows} rows at start, which this worker never serves"
-    return f"the server's {name} pass sends {pass_rows} rows, production up to {production_rows}"
+        return f"{name} pass at start; never served here"
+    return f"{name} pass at start, and production"
 
 
 def _units(ops: tuple[PlannedOp, ...]) -> tuple[WorkUnit, ...]:

@@ -126,13 +126,12 @@ class _Rows:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         widths = [max(map(len, column)) for column in zip(_HEADER, *self._rows, strict=True)]
-        for bucket, *cells, policy in (_HEADER, *self._rows):
-            padded = [cell.ljust(width) for cell, width in zip(cells, widths[1:], strict=False)]
-            yield Segment("   ".join([bucket.rjust(widths[0]), *padded, policy]) + "\n")
+        line = f"{{:>{widths[0]}}}   {{:{widths[1]}}}   {{:{widths[2]}}}   {{}}\n".format
+        yield Segment("".join(line(*row) for row in (_HEADER, *self._rows)))
 
 
 def _row(entry: Entry) -> tuple[str, str, str, str]:
-    tactic = "default (-1)" if entry.tactic == -1 else json.dumps(entry.tactic)
+    tactic = "default (-1)" if entry.tactic == -1 else str(entry.tactic)
     return str(entry.key.bucket), entry.runner, tactic, _policy_text(entry.policy)
 
 

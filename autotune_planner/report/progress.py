@@ -51,13 +51,16 @@ class _Lines:
         self._console = console
         self._total = len(plan.units)
         self._done = 0
-        self._started = self._last = time.monotonic()
+        self._started: float | None = None
+        self._last = 0.0
 
     def observe(self, event: Event) -> None:
         line = _common_line(event)
         if line:
             self._console.print(line)
-        if isinstance(event, UnitFinished):
+        if isinstance(event, UnitStarted) and self._started is None:
+            self._started = time.monotonic()
+        if isinstance(event, UnitFinished) and self._started is not None:
             self._done += 1
             now = time.monotonic()
             if self._done in (1, self._total) or now - self._last >= _PLAIN_SECONDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -150,11 +151,10 @@ profiles = st.lists(
 opaque = st.sampled_from(
     [Value("torch.bfloat16"), Value("torch.float8_e4m3fn"), Value("<Kind.A: 3>"), Value("torch.Size([1, 2])")]
 )
-scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=12), opaque
-)
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=12), opaque)
 extras = st.one_of(
-    st.none(), st.lists(st.recursive(scalars, lambda value: st.lists(value, max_size=3).map(tuple)), max_size=6).map(tuple)
+    st.none(),
+    st.lists(st.recursive(scalars, lambda value: st.lists(value, max_size=3).map(tuple)), max_size=6).map(tuple),
 )
 
 
@@ -173,10 +173,8 @@ def test_any_key_round_trips(op: str, runner: str, profile: Any, extras: tuple[A
 @settings(max_examples=300, deadline=None)
 def test_a_cut_or_changed_key_never_parses_to_another_text(text: str, at: int, replacement: str) -> None:
     damaged = text[:at] + replacement + text[at + 1 :]
-    try:
+    with contextlib.suppress(CacheFileError):
         assert str(parse_key(damaged)) == damaged
-    except CacheFileError:
-        pass
 
 
 def test_a_hundred_thousand_keys_take_about_a_second() -> None:
@@ -184,6 +182,4 @@ def test_a_hundred_thousand_keys_take_about_a_second() -> None:
     start = time.perf_counter()
     keys = [parse_key(text) for text in texts]
     assert time.perf_counter() - start < 5  # about one second; the slack is for a loaded machine
-    assert keys[-1] == CacheKey(
-        keys[0].custom_op, "MoERunner", ((1000, 1123), *keys[0].profile[1:]), keys[0].extras
-    )
+    assert keys[-1] == CacheKey(keys[0].custom_op, "MoERunner", ((1000, 1123), *keys[0].profile[1:]), keys[0].extras)

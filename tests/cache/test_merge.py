@@ -71,7 +71,10 @@ def test_contradicting_files_are_refused_and_both_named(other: Entry) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda file: replace(file, metadata={**file.metadata, "gpu": "NVIDIA B200"}), "gpu: NVIDIA H200 and NVIDIA B200"),
+        (
+            lambda file: replace(file, metadata={**file.metadata, "gpu": "NVIDIA B200"}),
+            "gpu: NVIDIA H200 and NVIDIA B200",
+        ),
         (lambda file: replace(file, metadata={**file.metadata, "cudnn_version": "1"}), "cudnn_version: None and 1"),
         (lambda file: replace(file, metadata=None), "gpu: NVIDIA H200 and None"),
     ],

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -58,8 +59,6 @@ def failing(error: int) -> Callable[..., Any]:
 
 def calls_of_a_publish(old: bool) -> int:
     """How many system calls one publish of three files makes, found in a folder of its own."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         directory = Path(folder) / "cache"
         if old:
@@ -164,9 +163,7 @@ def fails_on_a_folder(error: int) -> Callable[[int], None]:
     return call
 
 
-def test_a_file_system_that_cannot_sync_folders_is_good_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_cannot_sync_folders_is_good_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", fails_on_a_folder(errno.EINVAL))
     publish(tmp_path, NAMES, NEW)
     assert contents(tmp_path) == dict.fromkeys(NAMES, NEW)
@@ -253,7 +250,9 @@ def test_leftovers_of_a_killed_publish_are_swept(tmp_path: Path) -> None:
     """
     (tmp_path / NAMES[0]).write_bytes(OLD)
     (tmp_path / ".autotuner_abc.tmp").write_bytes(b"FlashInfer's own")
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(tmp_path), ",".join(NAMES)], check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path), ",".join(NAMES)], check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     assert len(contents(tmp_path)) > 2
     assert contents(tmp_path)[NAMES[0]] == OLD

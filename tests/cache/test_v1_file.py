@@ -1,4 +1,4 @@
-"""v1 files: every form that FlashInfer reads, typed errors for the rest, and FlashInfer itself as judge of what we write."""
+"""v1 files: every form that FlashInfer reads, typed errors for the rest, FlashInfer itself as judge of our bytes."""
 
 from __future__ import annotations
 

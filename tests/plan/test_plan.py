@@ -37,7 +37,7 @@ def test_a_prefill_worker_keeps_what_the_server_tunes_though_it_never_serves_it(
     plan = plan_of(OpUse("attn.qkv_proj", QKV, 3906, None, None, 8192))
     decode, extend = plan.ops
     assert decode.buckets[-1] == 4096
-    assert "never serves" in decode.reason
+    assert "never served" in decode.reason
     assert extend.covers == 8192
 
 

@@ -27,8 +27,8 @@ def extend_not_tuned(*, closed_because: str | None, enabled: bool, ceiling: int,
     return Notice(
         "extend-off",
         "info",
-        f"the server's EXTEND pass is off unless {variable}=1, so prefill sizes up to {ceiling} stay untuned at its "
-        "start; they are tuned here all the same, and the server loads and hits them",
+        f"the server's EXTEND pass is off unless {variable}=1; prefill sizes up to {ceiling} tokens per rank are tuned "
+        "here all the same, and the server loads and hits them",
     )
 
 

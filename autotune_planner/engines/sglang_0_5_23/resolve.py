@@ -322,6 +322,7 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
         )
 
     decode_tokens = bs * pass_per_request
+
     def tune_max(tokens: int) -> int:
         return autotune.cutlass_tune_max(
             ceiling=resolved.autotune_extend_ceiling,
@@ -497,7 +498,7 @@ def _notices(
         notices.ignored(argument_rules.ignored_flags(deployment)),
         notices.model_path_spelling(deployment.model_path),
     ]
-    if deployment.kv_token_capacity is None:
+    if deployment.kv_token_capacity is None and resolved.max_running_requests is None:
         capacity = runtime.assumed_token_capacity(model.context_len)
         found.append(notices.capacity_assumed(capacity, model.context_len, measured.max_running_requests_per_dp_worker))
     if measured.capture_bs is None and resolved.cuda_graph_decode.backend != "disabled":
