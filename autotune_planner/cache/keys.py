@@ -92,7 +92,13 @@ def _string(text: str) -> str:
 
 
 def _profile(text: str) -> Profile:
-    return tuple(map(_shape, _DIMS.findall(text, 1)))
+    first, _, others = text[1:].partition(")")
+    return (_shape(first[1:]), *_shapes(others)) if first else ()
+
+
+@lru_cache(maxsize=65536)
+def _shapes(text: str) -> Profile:
+    return tuple(map(_shape, _DIMS.findall(text)))
 
 
 @lru_cache(maxsize=65536)

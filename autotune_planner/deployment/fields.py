@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -85,9 +86,10 @@ def meant_field(key: str, section: FieldPath) -> FieldPath | None:
     return None if other is None else elsewhere[other]
 
 
-def line_for(field: FieldPath, value: str) -> str:
-    """How a field is written: ``parallel: {tp: 8}``."""
-    return f"{field[0]}: {{{field[1]}: {value}}}" if len(field) == 2 else f"{field[0]}: {value}"
+def line_for(field: FieldPath, value: object = ...) -> str:
+    """How a field is written: ``parallel: {tp: 8}``; a collection or no value is left open."""
+    text = "..." if value is ... or isinstance(value, (dict, list)) else _as_yaml(value)
+    return f"{field[0]}: {{{field[1]}: {text}}}" if len(field) == 2 else f"{field[0]}: {text}"
 
 
 def dotted(path: FieldPath) -> str:
@@ -98,13 +100,18 @@ def dotted(path: FieldPath) -> str:
 def shown(value: object) -> str:
     """A value as YAML would show it, shortened."""
     if isinstance(value, dict):
-        return "a mapping"
+        return "a mapping" if value else "an empty mapping"
     if isinstance(value, (list, tuple)):
-        return "a list"
+        return "a list" if value else "an empty list"
     if isinstance(value, int) and value.bit_length() > 256:
         return "a huge integer"
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, int, float, type(None))) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _as_yaml(value: object) -> str:
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z/][A-Za-z0-9_./-]*", value)
+    return str(value) if plain and value not in ("true", "false", "null") else shown(value)
 
 
 def _fields_by_key() -> Iterator[tuple[str, FieldPath]]:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from autotune_planner import profiles
+from autotune_planner.deployment.fields import shown
 from autotune_planner.deployment.model import Gpu
 from autotune_planner.deployment.problems import raise_problems
 from autotune_planner.deployment.schema import GpuForm
@@ -45,7 +46,7 @@ def _profile_gpu(name: str) -> Gpu:
     if profile is None:
         known = nearest_first(name, profiles.names("gpus"))
         raise DeploymentError(
-            f"gpu {name!r} is not known",
+            f"gpu {shown(name)} is not known",
             code="unknown-gpu",
             hint="one of these, nearest first: " + ", ".join(known) + "; or a mapping that describes it",
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune_planner import profiles
+from autotune_planner.deployment.fields import shown
 from autotune_planner.deployment.model import Model
 from autotune_planner.deployment.suggestions import nearest_first
 from autotune_planner.deployment.text_files import read_text
@@ -77,7 +78,7 @@ def unknown_model(name: str) -> DeploymentError:
     """The error for a value that is neither a profile nor a file here."""
     known = nearest_first(_last_component(name), profiles.names("models"))
     return DeploymentError(
-        f"model {name!r} is neither a known model nor a folder or config.json here",
+        f"model {shown(name)} is neither a known model nor a folder or config.json here",
         code="unknown-model",
         hint="one of these, nearest first: " + ", ".join(known),
     )

@@ -67,8 +67,8 @@ def _unknown_key(details: ErrorDetails, path: FieldPath) -> _Problem:
     message = f"unknown key {shown(key)}" + (f" in {dotted(section)}" if section else "")
     meant = meant_field(key, section)
     if meant is not None:
-        value = "..." if isinstance(details["input"], (dict, list)) else shown(details["input"])
-        return _Problem("unknown-key", f"{message}: did you mean {dotted(meant)}?", f"write {line_for(meant, value)}")
+        line = line_for(meant, details["input"])
+        return _Problem("unknown-key", f"{message}: did you mean {dotted(meant)}?", f"write {line}")
     flags = "" if section else "; any other flag of the server goes under flags:"
     return _Problem("unknown-key", message, "one of " + ", ".join(known_keys(section)) + flags)
 
@@ -87,7 +87,7 @@ def _two_samples(details: ErrorDetails, path: FieldPath) -> _Problem:
 
 
 def _flag_with_field(details: ErrorDetails, path: FieldPath) -> _Problem:
-    field = line_for(details["ctx"]["field"], "...")
+    field = line_for(details["ctx"]["field"])
     return _Problem("flag-with-field", f"{dotted(path)} has a field of its own", f"write {field}")
 
 
@@ -187,7 +187,7 @@ _INSTEAD: dict[str, Callable[[object], str | None]] = {
     "int_type": _meant_integer,
     "bool_type": _meant_truth,
     "string_type": _in_quotes,
-    "env_value": _in_quotes,
+    "env_value": lambda value: '""' if value is None else _in_quotes(value),
 }
 
 

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group
 from rich.segment import Segment
 from rich.text import Text
 
-from autotune_planner.cache.keys import CacheKey, Opaque
+from autotune_planner.cache.keys import CacheKey, Opaque, Profile
 from autotune_planner.cache.v1 import Entry, V1File
 
 SCHEMA = "autotune-plan/cache@1"
@@ -71,51 +71,68 @@ class _Layer(NamedTuple):
 
 def _tables(entries: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
     """Title and entries of every table, sorted by op and shapes; extras are shown where shapes alone do not tell."""
-    layers = _layers(entries)
-    alike = Counter(layer.shape_text for layer in layers)
-    for layer in sorted(layers, key=lambda layer: (layer.shape_text, str(layer.extras))):
-        its_entries = layers[layer]
-        extras = f"  {layer.extras}" if alike[layer.shape_text] > 1 else ""
+    layers = [(layer.shape_text, layer.extras, its_entries) for layer, its_entries in _layers(entries).items()]
+    alike = Counter(shape for shape, _, _ in layers)
+    named = [
+        (f"{shape}  {extras}" if alike[shape] > 1 else shape, its_entries) for shape, extras, its_entries in layers
+    ]
+    for name, its_entries in sorted(named, key=lambda pair: pair[0]):
         count = len({entry.key.bucket for entry in its_entries})
-        title = f"{layer.shape_text}{extras}  ({count} bucket{'s' if count > 1 else ''})"
+        title = f"{name}  ({count} bucket{'s' if count > 1 else ''})"
         yield title, sorted(its_entries, key=lambda entry: (entry.key.bucket, entry.text))
 
 
 def _layers(entries: Iterable[Entry]) -> dict[_Layer, list[Entry]]:
-    by_form: defaultdict[object, list[Entry]] = defaultdict(list)
+    """Entries by layer. What counts tokens in an op's keys is found from the keys: it equals M in all of them."""
+    by_op: defaultdict[object, list[Entry]] = defaultdict(list)
     for entry in entries:
-        key = entry.key
-        by_form[key.custom_op, tuple(map(len, key.profile)), len(key.extras or ())].append(entry)
+        by_op[entry.key.custom_op, len(entry.key.extras or ())].append(entry)
+    by_form: defaultdict[tuple[str, tuple[int, ...], tuple[Any, ...]], list[Entry]] = defaultdict(list)
+    for of_op in by_op.values():
+        positions = _token_extras([entry.key for entry in of_op])
+        for entry in of_op:
+            key = entry.key
+            by_form[key.custom_op, tuple(map(len, key.profile)), _with_m(key.extras or (), positions)].append(entry)
     layers: defaultdict[_Layer, list[Entry]] = defaultdict(list)
-    for form in by_form.values():
-        dims, extras = _token_positions([entry.key for entry in form])
+    for (op, _, extras), form in by_form.items():
+        dims = _token_dims([entry.key for entry in form])
         for entry in form:
-            layers[_layer(entry.key, dims, extras)].append(entry)
+            layers[_Layer(op, _shapes_with_m(entry.key.profile, dims), extras)].append(entry)
     return layers
 
 
-def _token_positions(keys: list[CacheKey]) -> tuple[list[_Position], list[int]]:
-    """Dimensions and extras that equal M in every one of ``keys``: equal by chance they would not be in all buckets."""
+def _token_extras(keys: list[CacheKey]) -> list[int]:
+    """Positions in the extras that equal M in every one of ``keys``; none if all have one bucket, as by chance."""
+    positions = [i for i, extra in enumerate(keys[0].extras or ()) if type(extra) is int]
+    for key in keys:
+        positions = [i for i in positions if (key.extras or ())[i] == key.bucket]
+        if not positions:
+            break
+    return positions if len({key.bucket for key in keys}) > 1 else []
+
+
+def _token_dims(keys: list[CacheKey]) -> list[_Position]:
+    """Dimensions that equal M in every one of ``keys``; only the first input's rows if all have one bucket."""
     first = keys[0]
     if len({key.bucket for key in keys}) == 1:
-        return ([(0, first.token_dim)] if first.bucket else []), []
+        return [(0, first.token_dim)] if first.bucket else []
     dims = [(i, d) for i, shape in enumerate(first.profile) for d, size in enumerate(shape) if size == first.bucket]
-    extras = [i for i, extra in enumerate(first.extras or ()) if type(extra) is int and extra == first.bucket]
     for key in keys:
-        bucket, profile = key.bucket, key.profile
-        dims = [(i, d) for i, d in dims if profile[i][d] == bucket]
-        extras = [i for i in extras if (key.extras or ())[i] == bucket]
-    return dims, extras
+        dims = [(i, d) for i, d in dims if key.profile[i][d] == key.bucket]
+    return dims
 
 
-def _layer(key: CacheKey, dims: list[_Position], extras: list[int]) -> _Layer:
-    shapes: list[tuple[int | str, ...]] = list(key.profile)
+def _with_m(extras: tuple[Any, ...], positions: list[int]) -> tuple[Any, ...]:
+    if not positions:
+        return extras
+    return tuple(Opaque("M") if i in positions else extra for i, extra in enumerate(extras))
+
+
+def _shapes_with_m(profile: Profile, dims: list[_Position]) -> tuple[tuple[int | str, ...], ...]:
+    shapes: list[tuple[int | str, ...]] = list(profile)
     for i, d in dims:
         shapes[i] = (*shapes[i][:d], "M", *shapes[i][d + 1 :])
-    values = list(key.extras or ())
-    for i in extras:
-        values[i] = Opaque("M")
-    return _Layer(key.custom_op, tuple(shapes), tuple(values))
+    return tuple(shapes)
 
 
 class _Rows:

@@ -28,7 +28,7 @@ def test_names_in_any_case(written, profile):
 def test_a_name_that_fits_two_gpus_is_refused_and_both_are_listed_first():
     with pytest.raises(DeploymentError) as caught:
         load_gpu("A100")
-    assert caught.value.message == "gpu 'A100' is not known"
+    assert caught.value.message == 'gpu "A100" is not known'
     assert caught.value.hint == (
         "one of these, nearest first: A100-40G, A100-80G, A10-24G, H100-80G, B200-180G, H200-141G, RTX5090-32G, "
         "T4-16G, H20-96G, L40S-48G; or a mapping that describes it"

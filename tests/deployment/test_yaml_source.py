@@ -81,7 +81,6 @@ def test_lines():
         ("? [a]\n: 1\n", 1, "a key is a list or a mapping"),
         ("a: 1\nb: \x07\n", 2, "the file has a character that YAML does not allow: U+0007"),
         ("a: " + "[" * 33 + "]" * 33, 1, "this value is nested more than 32 levels deep"),
-        ("a: " + "[" * 100_000, 1, None),
     ],
 )
 def test_refused(text, line, message):
@@ -93,6 +92,12 @@ def test_refused(text, line, message):
         assert (caught.value.code, caught.value.message[:16]) == ("yaml-syntax", "not valid YAML: ")
     else:
         assert caught.value.message == message
+
+
+def test_bottomless_nesting_is_refused_and_does_not_overflow():
+    with pytest.raises(DeploymentError) as caught:
+        parse_yaml("a: " + "[" * 100_000, "d.yaml")
+    assert caught.value.where == "d.yaml:1"
 
 
 def test_byte_order_mark_and_windows_line_ends(tmp_path):
