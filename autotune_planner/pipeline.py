@@ -5,18 +5,20 @@ The commands and the Python API both call these.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from autotune_planner import engines
 from autotune_planner.cache import publish as publishing
 from autotune_planner.cache import sglang_layout
 from autotune_planner.cache.merge import merged
-from autotune_planner.cache.v1 import Entry, entry_of, read_v1, render_v1
+from autotune_planner.cache.v1 import Entry, V1File, entry_of, read_v1, render_v1
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.engines.resolved import CachePlace
-from autotune_planner.errors import CacheFileError, NotPossibleHereError
+from autotune_planner.errors import CacheFileError, NotPossibleHereError, UsageError
 from autotune_planner.plan.plan import Plan, make_plan
 from autotune_planner.tuning.devices import SIMULATED, CudaDevice, DeviceKind, cuda_devices, require_flashinfer
 from autotune_planner.tuning.lock import tuning_lock
@@ -79,9 +81,8 @@ def choose_devices(plan: Plan, device: DeviceKind, gpus: int | None) -> Sequence
         )
     if gpus is not None and gpus > len(found):
         raise NotPossibleHereError(
-            f"--gpus {gpus}, but there are {len(found)}: {listing}",
+            f"--gpus {gpus}, but there {'is 1' if len(found) == 1 else f'are {len(found)}'}: {listing}",
             code="too-few-gpus",
-            where="--gpus",
             hint=f"--gpus {len(found)}, or --gpus all: one GPU is enough, more only take less time",
         )
     chosen = found[:gpus]
@@ -118,47 +119,67 @@ def run(
     run is at work on the same target.
     """
     publishing.check_writable(target.directory)
+    _check_same_gpu(
+        target, f"{SIMULATED} {plan.resolved.gpu.name}" if device == "simulated" else plan.resolved.gpu.name
+    )
     with tuning_lock(target.work_dir):
         tuned = tune(plan, device=device, devices=devices, work_dir=target.work_dir, fresh=fresh, observer=observer)
         ours = merged(entry_of(text, value) for text, value in tuned.entries.items())
-        kept = _kept_entries(target, tuned, ours)
-        content = render_v1(tuned.metadata, {**kept, **ours})
+        kept = _kept(target, tuned, ours)
+        content = render_v1(tuned.metadata, {**kept.entries, **ours}, kept.records)
         published = publishing.publish(target.directory, target.files, content)
-    return RunOutcome(target, tuned, tuple(published), len(kept))
+    return RunOutcome(target, tuned, tuple(published), len(kept.entries))
 
 
-def _kept_entries(target: Target, tuned: Tuned, ours: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Entries that the ranks' present files hold beside ours, if all ranks agree and the environment is the same.
+def _present_files(target: Target) -> list[V1File]:
+    """The readable files that are there already; a damaged one is of no use to any rank."""
+    files = []
+    for name in target.files:
+        with contextlib.suppress(CacheFileError, UsageError):
+            files.append(read_v1(target.directory / name))
+    return files
 
-    A server or an earlier run tuned them; the server itself would merge them too. ``NotPossibleHereError`` if the
-    simulated device would replace files of a real GPU.
+
+def _check_same_gpu(target: Target, gpu: str) -> None:
+    """``NotPossibleHereError`` where another GPU model's files are at the same path: both are SM90, say, and share a
+    cache directory. FlashInfer does not overwrite those either. Simulated files give way to real ones."""
+    for file in _present_files(target):
+        stamped = str((file.metadata or {}).get("gpu", gpu))
+        if stamped != gpu and not stamped.startswith(SIMULATED):
+            raise NotPossibleHereError(
+                f"the files there were tuned on {stamped}, and this run is for {gpu}; the path is the same",
+                code="other-gpu",
+                where=str(target.directory),
+                hint="give each GPU model a place of its own: --cache-dir DIR",
+            )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    entries: Mapping[str, Entry]
+    records: Mapping[str, Any]
+
+
+def _kept(target: Target, tuned: Tuned, ours: Mapping[str, Entry]) -> _Kept:
+    """What the ranks' present files hold beside ours, if all ranks agree and the environment is the same.
+
+    A server or an earlier run tuned it; the server itself would merge it too.
     """
-    present = [target.directory / name for name in target.files if (target.directory / name).is_file()]
-    if not present:
-        return {}
+    files = _present_files(target)
+    same = len(files) == len(target.files) and all(
+        file.metadata == tuned.metadata and file.entries == files[0].entries for file in files
+    )
+    if not same:
+        return _Kept({}, {})
     try:
-        files = [read_v1(path) for path in present]
+        others = merged(entry for entry in files[0].entries if entry.text not in ours)
+        profiles = {(entry.key.custom_op, entry.key.profile) for entry in ours.values()}
+        entries = {
+            text: entry for text, entry in others.items() if (entry.key.custom_op, entry.key.profile) not in profiles
+        }
     except CacheFileError:
-        return {}  # a damaged file is of no use to any rank
-    metadata = [dict(file.metadata or {}) for file in files]
-    simulated = tuned.metadata["gpu"].startswith(SIMULATED)
-    if simulated and any(not str(stamp.get("gpu")).startswith(SIMULATED) for stamp in metadata):
-        raise NotPossibleHereError(
-            "these files were tuned on a real GPU; a simulated run does not replace them",
-            code="simulated-over-real",
-            where=str(target.directory),
-            hint="give the simulated run a place of its own: --cache-dir DIR",
-        )
-    if any(stamp != dict(tuned.metadata) for stamp in metadata) or len(present) != len(target.files):
-        return {}
-    if any(file.entries != files[0].entries for file in files):
-        return {}
-    profiles = {(entry.key.custom_op, entry.key.profile) for entry in ours.values()}
-    return {
-        entry.text: entry
-        for entry in files[0].entries
-        if entry.text not in ours and (entry.key.custom_op, entry.key.profile) not in profiles
-    }
+        return _Kept({}, {})
+    return _Kept(entries, files[0].records)
 
 
 def require_tunable_architecture(plan: Plan) -> None:

@@ -2,8 +2,8 @@
 
     python benchmarks/whole_op.py DEPLOYMENT.yaml --cache-dir DIR --out RESULT.json
 
-The cache must have been published by ``autotune-plan run DEPLOYMENT.yaml --cache-dir DIR``. Each op runs as a CUDA graph;
-fallback and tuned replays alternate, 30 samples each of as many replays as fill 2 ms, medians reported.
+The cache must have been published by ``autotune-plan run DEPLOYMENT.yaml --cache-dir DIR``. Each op runs as a CUDA
+graph; fallback and tuned replays alternate, 30 samples each of as many replays as fill 2 ms, medians reported.
 """
 
 from __future__ import annotations

@@ -68,6 +68,11 @@ def _run(arguments: list[str]) -> int:
         return _report(error, arguments)
     except typer.Abort:
         return ExitCode.INTERRUPTED
+    except SystemExit as end:
+        # Typer turns a closed pipe into an exit of its own.
+        if isinstance(end.__context__, BrokenPipeError):
+            raise BrokenPipeError from end
+        raise
     except BrokenPipeError:
         raise
     except Exception as error:

@@ -66,8 +66,10 @@ class _Lines:
             if self._done in (1, self._total) or now - self._last >= _PLAIN_SECONDS:
                 self._last = now
                 left = (now - self._started) / self._done * (self._total - self._done)
+                # The first profile of a process also loads modules: no base for an estimate.
+                estimate = f", about {left:.0f} s left" if 1 < self._done < self._total else ""
                 self._console.print(
-                    f"GPU {event.worker}: {self._done}/{self._total} profiles, about {left:.0f} s left, "
+                    f"GPU {event.worker}: {self._done}/{self._total} profiles{estimate}, "
                     f"{_unit_text(event.result.unit)}"
                 )
 

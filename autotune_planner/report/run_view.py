@@ -41,7 +41,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     count = len(plan.units)
     lines = [
         Text(f"Tuned {len(tuned.entries)} of {count} profiles in {tuned.tuning_seconds:.1f} s{_apart(outcome)}"),
-        Text(f"Published {len(outcome.published)} identical rank files in {outcome.target.directory}"),
+        Text(f"Published {_rank_files(len(outcome.published))} in {outcome.target.directory}"),
         *(Text(f"  {path.name}") for path in outcome.published),
     ]
     if outcome.kept:
@@ -69,9 +69,15 @@ def nothing_document(reason: str) -> dict[str, Any]:
 def dry_run_view(plan: Plan, target: Target) -> Group:
     """What ``run`` would do."""
     return Group(
-        Text(f"Would tune {len(plan.units)} profiles and write {len(target.files)} rank files in {target.directory}:"),
+        Text(
+            f"Would tune {len(plan.units)} profiles and write {_rank_files(len(target.files))} in {target.directory}:"
+        ),
         *(Text(f"  {name}") for name in target.files),
     )
+
+
+def _rank_files(count: int) -> str:
+    return "1 rank file" if count == 1 else f"{count} identical rank files"
 
 
 def _apart(outcome: RunOutcome) -> str:

@@ -228,7 +228,7 @@ def watched_tuner() -> Iterator[TunerWatch]:
     from flashinfer.autotuner import AutoTuner
 
     watch = TunerWatch()
-    search, profile = AutoTuner.search_cache, AutoTuner._profile_single_kernel
+    search, profile = (vars(AutoTuner).get(name) for name in ("search_cache", "_profile_single_kernel"))
 
     def watched_search(self: Any, custom_op: str, *args: Any, **kwargs: Any) -> Any:
         result = search(self, custom_op, *args, **kwargs)

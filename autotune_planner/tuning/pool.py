@@ -42,6 +42,7 @@ class _Worker:
         self.spec = spec
         self.unit: WorkUnit | None = None
         self.bound: int | None = None  # a process keeps the first bucket bound that it meets
+        self.failed_starts = 0  # in a row
         self.connection: Connection
         self.start()
 
@@ -97,17 +98,15 @@ class WorkerPool:
     def metadata(self) -> dict[str, str]:
         """FlashInfer's environment stamp, from the first worker."""
         first = self._workers[0]
-        for _ in range(_STARTS):
+        while True:
             try:
                 message = first.connection.recv()
-            except EOFError:
-                self._observer(WorkerLost(first.spec.index, None, first.ended_because()))
-                first.start()
+            except (EOFError, ConnectionResetError):
+                self._restart(first)
                 continue
             assert isinstance(message, WorkerReady), message
             first.ready = True
             return dict(message.metadata)
-        raise _workers_do_not_start(first)
 
     def build(self, modules: Iterable[JitModule]) -> None:
         """Build missing compiled modules in the first worker, before any other one could compile the same."""
@@ -116,7 +115,7 @@ class WorkerPool:
         while True:
             try:
                 message = first.connection.recv()
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 raise NotPossibleHereError(
                     f"FlashInfer could not build its modules ({first.ended_because()})",
                     code="jit-failed",
@@ -137,7 +136,6 @@ class WorkerPool:
         pending = deque(units)
         count = min(len(self._specs), max(len(pending), 1))
         self._workers += [_Worker(spec) for spec in self._specs[1:count]]
-        failed_starts = 0
         for member in self._workers:
             if member.ready:
                 self._assign(member, pending)
@@ -148,10 +146,10 @@ class WorkerPool:
                 try:
                     message = member.connection.recv()
                 except (EOFError, ConnectionResetError):
-                    failed_starts = self._lost(member, finished, failed_starts)
+                    self._lost(member, finished)
                     continue
                 if isinstance(message, WorkerReady):
-                    member.ready, failed_starts = True, 0
+                    member.ready, member.failed_starts = True, 0
                 else:
                     assert isinstance(message, UnitResult), message
                     member.unit = None
@@ -172,21 +170,23 @@ class WorkerPool:
         self._observer(UnitStarted(member.spec.index, unit))
         member.send(TuneUnit(unit))
 
-    def _lost(self, member: _Worker, finished: Callable[[UnitResult], None], failed_starts: int) -> int:
-        """Report a dead worker, fail its unit, start it again. Returns how many starts in a row have failed."""
-        reason = member.ended_because()
-        unit = member.unit
-        self._observer(WorkerLost(member.spec.index, unit, reason))
+    def _lost(self, member: _Worker, finished: Callable[[UnitResult], None]) -> None:
+        """Report a dead worker, fail its unit, start it again."""
+        unit, reason = member.unit, member.ended_because()
+        self._restart(member)
         if unit is not None:
             result = UnitResult(unit, {}, (), 0.0, None, failure=f"its worker process ended: {reason}")
             finished(result)
             self._observer(UnitFinished(member.spec.index, result))
-        failed_starts = 0 if member.ready else failed_starts + 1
-        if failed_starts >= _STARTS:
+
+    def _restart(self, member: _Worker) -> None:
+        """Report a dead worker and start it again. ``NotPossibleHereError`` where it has not started for too often."""
+        self._observer(WorkerLost(member.spec.index, member.unit, member.ended_because()))
+        member.failed_starts = 0 if member.ready else member.failed_starts + 1
+        if member.failed_starts >= _STARTS:
             raise _workers_do_not_start(member)
         member.connection.close()
         member.start()
-        return failed_starts
 
 
 def _workers_do_not_start(member: _Worker) -> NotPossibleHereError:

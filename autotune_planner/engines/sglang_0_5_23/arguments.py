@@ -130,16 +130,8 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
 
 def _flags(deployment: Deployment) -> dict[str, Any]:
     table = profiles.load("engines", PROFILE)
-    field_of = {flag: field for field, flag in table["field_flags"].items()}
     for name, value in deployment.flags.items():
         path = ("flags", name)
-        if name in field_of:
-            raise DeploymentError(
-                f"flags.{name} has a field of its own",
-                code="flag-has-a-field",
-                where=deployment.where(*path),
-                hint=f"write it as {field_of[name]}: {value}",
-            )
         if name not in table["flags"]:
             near = difflib.get_close_matches(name, table["flags"], n=1)
             raise DeploymentError(

@@ -1,0 +1,200 @@
+"""Bad input: one clear message each, the right exit code, never a traceback."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from autotune_planner import pipeline
+from autotune_planner.cache import publish
+from autotune_planner.tuning import devices
+from autotune_planner.tuning.devices import CudaDevice
+
+H200 = CudaDevice(0, "NVIDIA H200", (9, 0), 143155)
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "words"),
+    [
+        ({"chunked_prefil_size": "8192"}, "deployment.yaml:6", ["chunked_prefil_size", "chunked_prefill_size"]),
+        ({"parallel": "{tp: 8, dp: 3, dp_attention: true}"}, "--dp-size", ["8", "3", "1, 2, 4, 8"]),
+        (
+            {"flags": "{page_size: 64}", "prefill": "{chunked_prefill_size: 1000}"},
+            "--chunked-prefill-size",
+            ["960", "1024"],
+        ),
+        ({"flags": "{page_sise: 64}"}, "deployment.yaml:6", ["page-sise", "page_size"]),
+        ({"flags": "{tp_size: 8}"}, "deployment.yaml:6", ["parallel: {tp: ...}"]),
+        ({"moe": "{runner_backend: flashinfer_cutlas}"}, "deployment.yaml:4", ["flashinfer_cutlass"]),
+        ({"parallel": "{tp: 8, ep: 2}"}, "--ep-size", ["flashinfer_cutlass", "--ep-size 8"]),
+        ({"engine_version": "0.5.22"}, "deployment.yaml:6", ["0.5.22", "0.5.23"]),
+        (
+            {"autotune": "{extend: true}", "env": '{SGLANG_FLASHINFER_AUTOTUNE_EXTEND: "0"}'},
+            "deployment.yaml",
+            ["extend"],
+        ),
+    ],
+)
+def test_an_invalid_deployment_exits_3(cli, deployment, changes, where, words):
+    result = cli("compute", deployment(**changes))
+    assert (result.code, result.out) == (3, "")
+    assert result.err.startswith("error: ")
+    assert where in result.err
+    assert all(word in result.err for word in words)
+    assert "Traceback" not in result.err
+
+
+def test_a_model_folder_without_config_json_exits_3(cli, deployment, tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = cli("compute", deployment(model=tmp_path / "empty"))
+    assert result.code == 3
+    assert "config.json" in result.err
+
+
+def test_a_file_that_is_not_there_exits_3(cli):
+    result = cli("compute", "no-such-file.yaml")
+    assert result.code == 3
+    assert "no-such-file.yaml" in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("compute",), ("run", "x.yaml", "--device", "tpu"), ("nothing",), ("run", "x.yaml", "--gpus", "none")]
+)
+def test_wrong_usage_exits_2(cli, arguments):
+    result = cli(*arguments)
+    assert result.code == 2
+    assert "try: " in result.err
+
+
+def test_errors_as_json(cli, deployment):
+    result = cli("compute", deployment(parallel="{tp: 8, dp: 3, dp_attention: true}"), "--json")
+    assert result.code == 3
+    document = json.loads(result.out)
+    assert document["schema"] == "autotune-plan/error@1"
+    assert document["exit_code"] == 3
+    assert document["where"] == "--dp-size"
+    assert document["hint"]
+
+
+def test_usage_errors_as_json(cli):
+    result = cli("compute", "--json")
+    assert json.loads(result.out)["exit_code"] == result.code == 2
+
+
+def test_run_without_a_gpu_and_without_the_flag_exits_4(cli, deployment, monkeypatch):
+    monkeypatch.setattr(pipeline, "cuda_devices", lambda: ())
+    result = cli("run", deployment())
+    assert result.code == 4
+    assert "--device simulated" in result.err
+
+
+def test_more_gpus_than_there_are_exits_4_and_lists_them(cli, deployment, monkeypatch):
+    monkeypatch.setattr(pipeline, "cuda_devices", lambda: (H200,))
+    result = cli("run", deployment(), "--gpus", 8)
+    assert result.code == 4
+    assert "GPU 0: NVIDIA H200, SM90, 143155 MiB" in result.err
+    assert "--gpus all" in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "words"),
+    [("NVIDIA A100-SXM4-80GB", (8, 0), "SM90 and newer"), ("NVIDIA H100 80GB HBM3", (9, 0), "says NVIDIA H200")],
+)
+def test_the_wrong_gpu_exits_4(cli, deployment, monkeypatch, name, capability, words):
+    monkeypatch.setattr(pipeline, "cuda_devices", lambda: (CudaDevice(0, name, capability, 81559),))
+    result = cli("run", deployment())
+    assert result.code == 4
+    assert words in result.err
+
+
+@pytest.mark.parametrize("missing", ["torch", "flashinfer"])
+def test_a_missing_package_exits_4(cli, deployment, monkeypatch, missing):
+    find = devices.importlib.util.find_spec
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    result = cli("run", deployment())
+    assert result.code == 4
+    assert missing in result.err
+    assert "flashinfer-python==0.7.2" in result.err
+
+
+def test_another_flashinfer_than_the_servers_exits_4(cli, deployment, monkeypatch):
+    monkeypatch.setattr(devices.internals, "installed_version", lambda: "0.7.4")
+    result = cli("run", deployment())
+    assert result.code == 4
+    assert "0.7.2" in result.err
+    assert "--flashinfer-version 0.7.4" in result.err
+
+
+def test_a_server_with_another_flashinfer_has_another_path(cli, deployment, monkeypatch):
+    monkeypatch.setattr(devices.internals, "installed_version", lambda: "0.7.4")
+    result = cli("run", deployment(), "--flashinfer-version", "0.7.4", "--dry-run")
+    assert result.code == 0
+    assert "/autotune/0.7.4/sm90/" in result.out
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_cache_directory_that_cannot_be_written_exits_4_before_any_tuning(
+    cli, deployment, monkeypatch, tmp_path, code
+):
+    def refuse(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    def never(*_, **__):
+        raise AssertionError("tuned although nothing could be published")
+
+    monkeypatch.setattr(publish.os, "open", refuse)
+    monkeypatch.setattr(pipeline, "tune", never)
+    result = cli("run", deployment(), "--device", "simulated", "--cache-dir", tmp_path / "cache")
+    assert result.code == 4
+    assert errno.errorcode[code] in result.err
+    assert "--cache-dir" in result.err
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_gpu_below_sm90_has_no_passes_and_cannot_be_tuned(cli, deployment):
+    path = deployment(gpu="A100-80G")
+    computed = cli("compute", path, "--json")
+    document = json.loads(computed.out)
+    assert computed.code == 0
+    assert [found["run"] for found in document["passes"]] == [False, False]
+    assert "SM80" in document["no_autotune_reason"]
+    assert document["ops"] == []
+    ran = cli("run", path)
+    assert ran.code == 4
+    assert "SM80" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": "llama-3.1-8b", "model_path": "/models/Llama-3.1-8B", "moe": None}, "no op needs it"),
+        ({"moe": "{runner_backend: triton}"}, "the MoE runner is triton"),
+        ({"flags": "{enable_deterministic_inference: true}"}, "deterministic inference"),
+        ({"flags": "{disable_flashinfer_autotune: true}"}, "--disable-flashinfer-autotune"),
+    ],
+)
+def test_nothing_to_tune_exits_0_says_why_and_writes_nothing(cli, deployment, tmp_path, changes, reason):
+    path = deployment(**changes)
+    computed = cli("compute", path)
+    assert computed.code == 0
+    assert f"Nothing to tune: {reason}" in " ".join(computed.out.split()) or reason in computed.out
+    ran = cli("run", path, "--device", "simulated", "--cache-dir", tmp_path / "cache")
+    assert ran.code == 0
+    assert reason in ran.out
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_bug_exits_1_and_asks_for_a_report(cli, deployment, monkeypatch):
+    def bug(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pipeline, "plan", bug)
+    result = cli("compute", deployment())
+    assert result.code == 1
+    assert "please report" in result.err
+
+
+def test_version(cli):
+    result = cli("--version")
+    assert (result.code, result.out) == (0, "autotune-plan 0.1.0\n")

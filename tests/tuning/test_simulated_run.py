@@ -1,0 +1,192 @@
+"""Whole runs on the simulated device: real worker processes, real op code, a cost model for a clock."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from autotune_planner.engines.resolved import OpUse
+from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.ops.bmm_fp8 import BmmFp8
+from autotune_planner.tuning.keys import exact_keys
+from autotune_planner.tuning.messages import UnitFinished, UnitStarted, WorkerLost, WorkerSpec
+from autotune_planner.tuning.pool import WorkerPool
+from autotune_planner.tuning.tune import tune
+from tests.tuning.plans import H200, plan_of, qwen3_moe, small_plan
+
+pytestmark = pytest.mark.flashinfer
+
+GIB = 1 << 30
+
+
+def simulated(work_dir, observer, plan=None, devices=1, fresh=False):
+    return tune(
+        plan or small_plan(),
+        device="simulated",
+        devices=devices,
+        work_dir=work_dir,
+        fresh=fresh,
+        observer=observer,
+    )
+
+
+def count(events, kind):
+    return sum(isinstance(event, kind) for event in events)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """``(work_dir, tuned, events)`` of a run with one worker."""
+    work_dir, events = tmp_path_factory.mktemp("one"), []
+    return work_dir, simulated(work_dir, events.append), events
+
+
+def test_every_unit_gives_its_own_key(one):
+    _, tuned, events = one
+    keys = {key.key: list(key.policy) for key in exact_keys(small_plan())}
+    assert {key: value[2] for key, value in tuned.entries.items()} == keys
+    assert [result.unit for result in tuned.results] == list(small_plan().units)
+    assert (tuned.failures, tuned.resumed, tuned.build_seconds) == ((), 0, 0.0)
+    assert (count(events, UnitStarted), count(events, UnitFinished), count(events, WorkerLost)) == (12, 12, 0)
+
+
+def test_the_stamp_says_simulated(one):
+    assert one[1].metadata["gpu"] == "simulated NVIDIA H200"
+
+
+def test_the_device_clock_is_of_stock_tuning(one):
+    # 46 tactics of a MoE GEMM (45 stand-ins and the default), 9 of a linear; each at least its 5 ms delay kernel.
+    for result in one[1].results:
+        timings = 9 if result.unit.custom_op == "fp8_gemm" else 46
+        assert 0.005 * timings < result.device_seconds < 0.007 * timings
+
+
+def test_two_workers_give_the_same_entries(one, tmp_path):
+    events = []
+    tuned = simulated(tmp_path, events.append, devices=2)
+    assert tuned.entries == one[1].entries
+    assert tuned.metadata == one[1].metadata
+    assert {event.worker for event in events} == {0, 1}
+
+
+def test_a_second_run_finds_everything_done(one):
+    work_dir, first, _ = one
+    events = []
+    again = simulated(work_dir, events.append)
+    assert again.resumed == len(small_plan().units)
+    assert events == []
+    assert again.entries == first.entries
+
+
+def test_fresh_does_it_all_again(one, tmp_path):
+    work_dir, first, _ = one
+    (tmp_path / "journal.jsonl").write_bytes((work_dir / "journal.jsonl").read_bytes())
+    events = []
+    again = simulated(tmp_path, events.append, fresh=True)
+    assert again.resumed == 0
+    assert count(events, UnitStarted) == 12
+    assert again.entries == first.entries
+
+
+def peak_memory(process):
+    """Highest resident memory of a live process so far, in bytes."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads a worker's peak memory from /proc")
+def test_a_worker_stays_small_whatever_the_model(tmp_path):
+    # Qwen3-30B-A3B at tp1 has 1.2 GB of MoE weights, Llama-3.1-8B 0.2 GB of linears: none of it may be materialised.
+    linears = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
+    uses = [OpUse(name, BmmFp8(n=n, k=k), 3906, None, 3906, 8192) for name, (n, k) in linears.items()]
+    plan = plan_of(OpUse("mlp.experts", qwen3_moe(tp=1), 4096, None, 4096, 8192), *uses)
+    assert len(plan.units) == 2 * 21 + 4 * 21
+    peaks = []
+
+    def observer(event):
+        if isinstance(event, UnitFinished):
+            peaks.extend(peak_memory(child) for child in multiprocessing.active_children())
+
+    tuned = simulated(tmp_path, observer, plan)
+    assert tuned.failures == ()
+    assert max(peaks) <= 1.5 * GIB
+
+
+def test_a_killed_worker_costs_one_unit(one, tmp_path):
+    events = []
+
+    def kill_on_the_third(event):
+        events.append(event)
+        if isinstance(event, UnitStarted) and count(events, UnitStarted) == 3:
+            (child,) = multiprocessing.active_children()
+            os.kill(child.pid, signal.SIGKILL)
+
+    tuned = simulated(tmp_path, kill_on_the_third)
+    third = small_plan().units[2]
+    assert [event for event in events if isinstance(event, WorkerLost)] == [WorkerLost(0, third, "killed by SIGKILL")]
+    (failed,) = tuned.failures
+    assert failed.unit == third
+    assert "SIGKILL" in failed.failure
+    assert failed.entries == {}
+    assert len(tuned.entries) == 11
+
+    events.clear()
+    again = simulated(tmp_path, events.append)
+    assert again.resumed == 11
+    assert [event.unit for event in events if isinstance(event, UnitStarted)] == [third]
+    assert again.entries == one[1].entries
+
+
+def test_an_interrupted_run_leaves_no_process_and_keeps_what_it_had(tmp_path):
+    events = []
+
+    def interrupt(event):
+        events.append(event)
+        if count(events, UnitFinished) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulated(tmp_path, interrupt)
+    assert multiprocessing.active_children() == []
+    assert simulated(tmp_path, events.append).resumed == 3
+
+
+def spec(index, log_path):
+    return WorkerSpec(index, "simulated", None, H200, 0, str(log_path))
+
+
+def test_a_worker_that_never_starts_ends_the_run(tmp_path):
+    events = []
+    log = tmp_path / "missing" / "worker-0.log"
+    with pytest.raises(NotPossibleHereError) as raised, WorkerPool([spec(0, log)], events.append) as workers:
+        workers.metadata()
+    assert raised.value.code == "worker-failed"
+    assert raised.value.where == str(log)
+    assert events == [WorkerLost(0, None, "exit code 1")] * 3
+    assert multiprocessing.active_children() == []
+
+
+def test_a_second_worker_that_never_starts_ends_the_run_too(tmp_path):
+    specs = [spec(0, tmp_path / "worker-0.log"), spec(1, tmp_path / "missing" / "worker-1.log")]
+    with pytest.raises(NotPossibleHereError) as raised, WorkerPool(specs, lambda event: None) as workers:
+        workers.metadata()
+        workers.tune(list(small_plan().units) * 50, lambda result: None)
+    assert (raised.value.code, raised.value.where) == ("worker-failed", specs[1].log_path)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_starts_at_the_third_attempt_is_used(tmp_path):
+    log = tmp_path / "late" / "worker-0.log"
+    events = []
+
+    def second_failure(event):
+        events.append(event)
+        if count(events, WorkerLost) == 2:
+            log.parent.mkdir()
+
+    with WorkerPool([spec(0, log)], second_failure) as workers:
+        assert workers.metadata()["gpu"] == "simulated NVIDIA H200"
+    assert count(events, WorkerLost) == 2
