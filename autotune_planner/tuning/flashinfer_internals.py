@@ -115,13 +115,11 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
             patch(module, "is_cuda_version_at_least", lambda *_: True, optional=True)
         patch(autotuner.AutoTuner, "_profile_single_kernel", profile)
         patch(autotuner.AutoTuner, "_get_l2_cache_size_in_bytes", lambda *_: 50 * _MIB)
-        patch(autotuner.tqdm, "tqdm", functools.partial(autotuner.tqdm.tqdm, disable=True))
         for module in (fused_moe, gemm):
             for name in dir(module):
                 if name.startswith("gen_") and "module" in name:
                     patch(module, name, lambda *_, **__: _StandInSpec())
                 caches.enter_context(_cleared(getattr(module, name)))
-        caches.enter_context(_log_level(logging.ERROR))
         yield
 
 
@@ -196,15 +194,19 @@ def _cleared(candidate: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _log_level(level: int) -> Iterator[None]:
+def silenced() -> Iterator[None]:
+    """FlashInfer without progress bars, and with errors only in its log."""
+    import flashinfer.autotuner.autotuner as autotuner
     from flashinfer.jit.core import logger
 
-    before = logger.level
-    logger.setLevel(level)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+    level = logger.level
+    with _patched() as patch:
+        patch(autotuner.tqdm, "tqdm", functools.partial(autotuner.tqdm.tqdm, disable=True))
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
 
 
 class TunerWatch:

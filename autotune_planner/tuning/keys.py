@@ -37,7 +37,7 @@ def exact_keys(plan: Plan) -> tuple[PlannedKey, ...]:
     keys: dict[str, tuple[Any, ...]] = {}
     tuned_by_server: set[str] = set()
     for bound, units in groupby(sorted(plan.units, key=_bound), key=_bound):
-        with internals.without_gpu(capability, plan.resolved.gpu.name, lambda *_: 1.0):
+        with internals.silenced(), internals.without_gpu(capability, plan.resolved.gpu.name, lambda *_: 1.0):
             for unit in units:
                 keys.update(_unit_keys(unit))
             for use in plan.resolved.ops:

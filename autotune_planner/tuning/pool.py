@@ -62,8 +62,9 @@ class _Worker:
             self.connection.send(request)
 
     def stop(self) -> None:
-        self.send(None)
-        self.process.join(timeout=_STOP_SECONDS)
+        if self.ready:  # one that is still starting has nothing to finish
+            self.send(None)
+            self.process.join(timeout=_STOP_SECONDS)
         self.kill()
 
     def kill(self) -> None:

@@ -49,7 +49,7 @@ def test_keys_of_dp_attention_on_eight_gpus(cli):
 @pytest.mark.parametrize(
     ("changes", "runs", "tokens"),
     [
-        # Worked input 1 of the field reports: PD prefill, tp4 dp4, 32768 machine-wide, EAGLE: 8192 per rank, not packed.
+        # Worked input 1 of the field reports: PD prefill, tp4 dp4, 32768 machine-wide, EAGLE: 8192 per rank.
         (
             {
                 "parallel": "{tp: 4, dp: 4, dp_attention: true}",

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,13 @@ def test_the_device_clock_is_of_stock_tuning(one):
 
 def test_two_workers_give_the_same_entries(one, tmp_path):
     events = []
-    tuned = simulated(tmp_path, events.append, devices=2)
+
+    def wait_for_the_second(event):  # units take milliseconds here, its start takes seconds
+        events.append(event)
+        if isinstance(event, UnitFinished) and all(event.worker == 0 for event in events):
+            time.sleep(2)
+
+    tuned = simulated(tmp_path, wait_for_the_second, devices=2)
     assert tuned.entries == one[1].entries
     assert tuned.metadata == one[1].metadata
     assert {event.worker for event in events} == {0, 1}
