@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the rules in engines/ import this module
-    from autotune_planner.engines.resolved import CachePlace, Rank
+from autotune_planner.engines.resolved import CachePlace, Rank
 
 
 def cache_key_hash(parts: tuple[str, ...]) -> str:
@@ -39,16 +37,3 @@ def rank_file_name(rank: Rank) -> str:
 def rank_file(place: CachePlace, rank: Rank) -> Path:
     """The file that one rank opens."""
     return cache_directory(place) / rank_file_name(rank)
-
-
-def ranks_of(tp: int, pp: int, attn_dp: int, replicas: int) -> tuple[Rank, ...]:
-    """Every rank of a deployment, with the dp index that its file name carries.
-
-    Under DP attention that is the attention-DP rank, blocks of ``tp / attn_dp`` neighbours (tp 8, attn_dp 2: tp0-3 are
-    dp0, tp4-7 are dp1); otherwise the replica (``replicas`` = dp_size), 0 for a single one.
-    """
-    from autotune_planner.engines.resolved import Rank
-
-    if attn_dp > 1:
-        return tuple(Rank(t, p, t // (tp // attn_dp)) for p in range(pp) for t in range(tp))
-    return tuple(Rank(t, p, d) for d in range(replicas) for p in range(pp) for t in range(tp))

@@ -100,7 +100,6 @@ class Runtime:
     decode_autotune_tokens: int
     dummy_global_num_tokens: tuple[int, ...] | None
     should_run_flashinfer_autotune: bool
-    flashinfer_autotune_cache_path: str
     cutlass_tune_max_num_tokens_for_decode_dummy: int | None
     extend_pass_if_enabled: ExtendShape | None
 

@@ -30,7 +30,10 @@ def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] |
             "vocab_size": resolved.vocab_size,
         },
         "resolved": asdict(resolved.arguments),
-        "runtime": asdict(resolved.runtime),
+        "runtime": {
+            **asdict(resolved.runtime),
+            "flashinfer_autotune_cache_path": str(sglang_layout.rank_file(place, place.ranks[0])),
+        },
         "passes": [asdict(decision) for decision in resolved.passes],
         "no_autotune_reason": resolved.no_autotune_reason,
         "ops": [

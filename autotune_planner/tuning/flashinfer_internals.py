@@ -44,16 +44,28 @@ def installed_version() -> str | None:
 
 def import_flashinfer(*, quiet: bool) -> Any:
     """Import FlashInfer; ``quiet`` keeps its start-up log off stderr. ``NotPossibleHereError`` where it cannot load."""
-    if quiet:
-        os.environ.setdefault("FLASHINFER_LOGGING_LEVEL", "error")
+    with _environment_default("FLASHINFER_LOGGING_LEVEL", "error") if quiet else contextlib.nullcontext():
+        try:
+            return importlib.import_module("flashinfer")
+        except (ImportError, OSError) as error:
+            raise NotPossibleHereError(
+                f"FlashInfer cannot be imported: {error}",
+                code="flashinfer-missing",
+                hint="install it in this environment: pip install flashinfer-python==0.7.2",
+            ) from error
+
+
+@contextlib.contextmanager
+def _environment_default(name: str, value: str) -> Iterator[None]:
+    """Set a variable that is not set, and unset it on exit: worker processes inherit the environment."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
     try:
-        return importlib.import_module("flashinfer")
-    except (ImportError, OSError) as error:
-        raise NotPossibleHereError(
-            f"FlashInfer cannot be imported: {error}",
-            code="flashinfer-missing",
-            hint="install it in this environment: pip install flashinfer-python==0.7.2",
-        ) from error
+        yield
+    finally:
+        del os.environ[name]
 
 
 def collect_metadata() -> dict[str, str]:

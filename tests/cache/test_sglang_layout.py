@@ -13,9 +13,9 @@ from autotune_planner.cache.sglang_layout import (
     cache_key_hash,
     rank_file,
     rank_file_name,
-    ranks_of,
 )
 from autotune_planner.engines.resolved import CachePlace, Rank
+from autotune_planner.engines.sglang_0_5_23.parallel import ranks_of
 
 TRUTH = Path(__file__).parents[1] / "data" / "truth"
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
+from autotune_planner.cache.sglang_layout import rank_file
 from autotune_planner.engines import resolve
 from autotune_planner.errors import DeploymentError, ExitCode
 from tests.engines.truth import CAPACITY, deployment_of, rows
@@ -44,6 +45,8 @@ def test_resolved_and_runtime_equal_the_servers(row):
             assert any(notice.level == "error" for notice in resolved.notices)
         elif name != "capture_bs" or name in runtime:
             assert equal(value, real[name] if name in real else runtime[name]), name
+    place = resolved.cache_place
+    assert str(rank_file(place, place.ranks[0])) == real["flashinfer_autotune_cache_path"]
 
 
 @pytest.mark.parametrize("row", [row for row in DEPLOYMENTS if not accepted(row)], ids=lambda row: row["id"])

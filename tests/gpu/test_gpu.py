@@ -70,9 +70,7 @@ def test_the_published_file_serves_without_a_timing(tuned, gpu, tmp_path):
     result, _, _ = tuned
     path = tmp_path / "rank.json"
     path.write_bytes(render_v1(result.metadata, merged(entry_of(*item) for item in result.entries.items())))
-    report = replay(
-        str(path), [TINY], (1, 3, 24, 64), device="cuda", gpu=gpu, log_path=str(tmp_path / "replay.log")
-    )
+    report = replay(str(path), [TINY], (1, 3, 24, 64), device="cuda", gpu=gpu, log_path=str(tmp_path / "replay.log"))
     assert report.loaded
     assert report.served
     assert sum(call.timings for call in report.calls) == 0

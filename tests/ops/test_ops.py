@@ -109,6 +109,7 @@ def test_every_field_tells_calls_apart():
 )
 def test_nothing_is_materialised_on_meta(call, dtype):
     # DeepSeek-V3's experts of one layer would take 22 GB.
+    import flashinfer.fused_moe  # noqa: F401 - makes a few constants of its own when first imported
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -34,7 +34,8 @@ def published(tmp_path_factory):
     """Content of the file that a simulated run of one MoE and one linear publishes."""
     folder = tmp_path_factory.mktemp("run")
     plan = plan_of(
-        OpUse("mlp.experts", MOE_CALL, 4096, None, 4096, 8192), OpUse("attn.o_proj", LINEAR_CALL, 3906, None, 3906, 8192)
+        OpUse("mlp.experts", MOE_CALL, 4096, None, 4096, 8192),
+        OpUse("attn.o_proj", LINEAR_CALL, 3906, None, 3906, 8192),
     )
     tuned = tune(plan, device="simulated", devices=1, work_dir=folder, fresh=False, observer=lambda event: None)
     entries = merged(entry_of(text, value) for text, value in tuned.entries.items())
@@ -43,8 +44,9 @@ def published(tmp_path_factory):
 
 
 @pytest.fixture
-def replayed(tmp_path):
+def replayed(tmp_path, monkeypatch):
     """``replayed(content, *sizes)``: replay in a fresh process; ``(report, log text)``."""
+    monkeypatch.delenv("FLASHINFER_LOGGING_LEVEL", raising=False)
 
     def call(content, *sizes):
         path, log = tmp_path / "rank.json", tmp_path / "replay.log"
@@ -112,7 +114,7 @@ BROKEN_ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("change, custom_op", BROKEN_ENTRIES.values(), ids=BROKEN_ENTRIES)
+@pytest.mark.parametrize(("change", "custom_op"), BROKEN_ENTRIES.values(), ids=BROKEN_ENTRIES)
 def test_one_broken_entry_is_tuned_again(published, replayed, change, custom_op):
     report, _ = replayed(change(published), 24)
     assert report.loaded

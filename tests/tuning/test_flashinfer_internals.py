@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 
 import pytest
 
@@ -55,9 +56,14 @@ def test_everything_replaced_is_put_back(owners):
 @FLASHINFER
 def test_everything_replaced_is_put_back_after_an_error(owners):
     before = attributes(owners)
-    with pytest.raises(ZeroDivisionError), without_gpu(), internals.fresh_tuner(), internals.watched_tuner():
-        call_every_op()
-        raise ZeroDivisionError
+
+    def fail():
+        with without_gpu(), internals.fresh_tuner(), internals.watched_tuner():
+            call_every_op()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert attributes(owners) == before
 
 
@@ -109,13 +115,15 @@ def test_no_stand_in_module_survives():
 
 
 @FLASHINFER
-def test_the_log_level_comes_back():
+def test_silence_ends_with_its_context(owners, capfd):
     from flashinfer.jit.core import logger
 
-    before = logger.level
-    with without_gpu():
-        pass
-    assert logger.level == before
+    before, level = attributes(owners), logger.level
+    with internals.silenced(), without_gpu(), internals.fresh_tuner(), tuning_contexts(None):
+        call_every_op()
+        logger.warning("not now")
+    assert capfd.readouterr() == ("", "")
+    assert (attributes(owners), logger.level) == (before, level)
 
 
 @FLASHINFER
@@ -174,3 +182,15 @@ def test_a_flashinfer_that_does_not_load_is_not_possible_here(monkeypatch, error
     with pytest.raises(NotPossibleHereError, match=str(error)) as raised:
         internals.import_flashinfer(quiet=False)
     assert raised.value.code == "flashinfer-missing"
+
+
+@pytest.mark.parametrize("level", [None, "debug"])
+def test_a_quiet_import_does_not_silence_child_processes(monkeypatch, level):
+    seen = []
+    monkeypatch.setattr(importlib, "import_module", lambda name: seen.append(os.environ["FLASHINFER_LOGGING_LEVEL"]))
+    monkeypatch.delenv("FLASHINFER_LOGGING_LEVEL", raising=False)
+    if level is not None:
+        monkeypatch.setenv("FLASHINFER_LOGGING_LEVEL", level)
+    internals.import_flashinfer(quiet=True)
+    assert seen == [level or "error"]
+    assert os.environ.get("FLASHINFER_LOGGING_LEVEL") == level

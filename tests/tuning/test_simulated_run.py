@@ -70,7 +70,7 @@ def test_two_workers_give_the_same_entries(one, tmp_path):
     def wait_for_the_second(event):  # units take milliseconds here, its start takes seconds
         events.append(event)
         if isinstance(event, UnitFinished) and all(event.worker == 0 for event in events):
-            time.sleep(2)
+            time.sleep(3)
 
     tuned = simulated(tmp_path, wait_for_the_second, devices=2)
     assert tuned.entries == one[1].entries
@@ -178,9 +178,14 @@ def test_a_worker_that_never_starts_ends_the_run(tmp_path):
 
 def test_a_second_worker_that_never_starts_ends_the_run_too(tmp_path):
     specs = [spec(0, tmp_path / "worker-0.log"), spec(1, tmp_path / "missing" / "worker-1.log")]
-    with pytest.raises(NotPossibleHereError) as raised, WorkerPool(specs, lambda event: None) as workers:
-        workers.metadata()
-        workers.tune(list(small_plan().units) * 50, lambda result: None)
+
+    def run():
+        with WorkerPool(specs, lambda event: None) as workers:
+            workers.metadata()
+            workers.tune(list(small_plan().units) * 50, lambda result: None)
+
+    with pytest.raises(NotPossibleHereError) as raised:
+        run()
     assert (raised.value.code, raised.value.where) == ("worker-failed", specs[1].log_path)
     assert multiprocessing.active_children() == []
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from autotune_planner import profiles
 from autotune_planner.engines.resolved import ExtendShape, PassDecision
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
-from autotune_planner.plan.buckets import next_power_of_two
 
 EXTEND_VARIABLE = "SGLANG_FLASHINFER_AUTOTUNE_EXTEND"
 _MODELOPT_FP8 = ("modelopt", "modelopt_fp8", "modelopt_mixed")
@@ -99,7 +98,7 @@ def cutlass_tune_max(*, ceiling: int, attn_dp_size: int, disaggregation_mode: st
     It follows the prefill budget, not M, except on a decode worker: there the next power of two of the rows.
     """
     if disaggregation_mode == "decode":
-        return next_power_of_two(rows)
+        return 1 << (rows - 1).bit_length()
     return min(ceiling * attn_dp_size, int(profiles.load("engines", PROFILE)["cutlass_moe_tune_max"]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from autotune_planner.engines.resolved import Rank
 from autotune_planner.engines.sglang_0_5_23.arguments import ServerArguments
 from autotune_planner.engines.sglang_0_5_23.rejection import rejected
 
@@ -139,3 +140,16 @@ def check_dense_tp(moe_dense_tp_size: int | None, tp_size: int) -> None:
             "--moe-dense-tp-size 1, or leave it out",
             source="validation_hook.check_server_args",
         )
+
+
+def ranks_of(tp: int, pp: int, attn_dp: int, replicas: int) -> tuple[Rank, ...]:
+    """Every rank of a deployment, with the dp index that its file name carries.
+
+    Under DP attention that is the attention-DP rank, blocks of ``tp / attn_dp`` neighbours (tp 8, attn_dp 2: tp0-3 are
+    dp0, tp4-7 are dp1); otherwise the replica (``replicas`` = dp_size), 0 for a single one.
+    """
+    from autotune_planner.engines.resolved import Rank
+
+    if attn_dp > 1:
+        return tuple(Rank(t, p, t // (tp // attn_dp)) for p in range(pp) for t in range(tp))
+    return tuple(Rank(t, p, d) for d in range(replicas) for p in range(pp) for t in range(tp))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autotune_planner import profiles
-from autotune_planner.cache.sglang_layout import rank_file, ranks_of
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.engines.resolved import (
     Arguments,
@@ -14,7 +13,6 @@ from autotune_planner.engines.resolved import (
     CudaGraph,
     EngineRelease,
     Notice,
-    Rank,
     Resolved,
     Runtime,
 )
@@ -28,7 +26,6 @@ from autotune_planner.engines.sglang_0_5_23 import (
     autotune,
     cuda_graph,
     derivations,
-    memory,
     moe,
     notices,
     op_selection,
@@ -38,16 +35,13 @@ from autotune_planner.engines.sglang_0_5_23 import (
 )
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
 from autotune_planner.engines.sglang_0_5_23.environment import Environment
+from autotune_planner.engines.sglang_0_5_23.graph_settings import (
+    GraphSettings,
+    clamped_to_chunk,
+    graph_settings,
+    without_deepseek_prefill,
+)
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts, model_facts
-
-
-@dataclass(frozen=True)
-class _Graphs:
-    decode: cuda_graph.Phase
-    prefill: cuda_graph.Phase
-    chunk: int  # undivided
-    default_chunk: int
-    mem_fraction_static: float
 
 
 def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
@@ -59,12 +53,12 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     model = model_facts(deployment.model, arguments.dtype, arguments.context_length)
     capability = deployment.gpu.compute_capability
 
-    graphs = _graph_settings(arguments, model, deployment)
+    graphs = graph_settings(arguments, model, deployment)
     attention = attention_rules.resolve_attention(arguments, model, capability, deployment.gpu.memory_mib)
-    graphs = replace(graphs, prefill=_mla_prefill(graphs.prefill, model, attention))
+    graphs = replace(graphs, prefill=without_deepseek_prefill(graphs.prefill, model, attention))
     parallel.check_sizes(arguments)
     chunk = parallel.divided_chunk(graphs.chunk, arguments.attn_dp_size)
-    graphs = replace(graphs, prefill=_clamped(graphs.prefill, chunk, arguments.attn_dp_size))
+    graphs = replace(graphs, prefill=clamped_to_chunk(graphs.prefill, chunk, arguments.attn_dp_size))
     experts = moe.resolve_moe(arguments, model, capability)
     drafts = speculative.resolve_speculative(arguments, model.architecture, attention)
     buffer_tokens = parallel.max_prefill_buffer_tokens(
@@ -94,111 +88,9 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     return _resolved(facts, graphs.default_chunk, resolved)
 
 
-def _graph_settings(arguments: ServerArguments, model: ModelFacts, deployment: Deployment) -> _Graphs:
-    decode, prefill = cuda_graph.parse_config(arguments)
-    prefill = cuda_graph.apply_compatibility(
-        prefill, arguments, is_multimodal=model.is_multimodal, attn_cp_size=arguments.attn_cp_size
-    )
-    prefill = cuda_graph.deepep_prefill(prefill, arguments.moe_a2a_backend)
-    decode, prefill = cuda_graph.apply_disaggregation(decode, prefill, arguments.disaggregation_mode)
-
-    memory_mib = deployment.gpu.memory_mib
-    defaults = memory.memory_defaults(memory_mib, arguments.tp_size)
-    chunk = defaults.chunked_prefill_size if arguments.chunked_prefill_size is None else arguments.chunked_prefill_size
-    decode = _decode_sizes(decode, defaults.decode_max_bs, arguments, model, deployment)
-    prefill = _prefill_sizes(prefill, chunk, arguments, model)
-    assert decode.max_bs is not None
-    assert prefill.bs is not None
-    fraction = arguments.mem_fraction_static
-    if fraction is None:
-        use = memory.MemoryUse(
-            memory_mib=memory_mib,
-            activation_tokens=memory.activation_tokens(
-                disaggregation_mode=arguments.disaggregation_mode,
-                chunk=chunk,
-                max_prefill_tokens=arguments.max_prefill_tokens,
-                max_running_requests=arguments.max_running_requests,
-                decode_max_bs=decode.max_bs,
-                draft_tokens=arguments.speculative_num_draft_tokens,
-            ),
-            tp_size=arguments.tp_size,
-            pp_size=arguments.pp_size,
-            attn_dp_size=arguments.attn_dp_size,
-            disaggregation_mode=arguments.disaggregation_mode,
-            decode_graph=decode.backend != "disabled",
-            decode_max_bs=decode.max_bs,
-            prefill_graph=prefill.backend != "disabled",
-            prefill_breakable=prefill.backend == "breakable",
-            prefill_sizes=len(prefill.bs),
-            is_mla=model.is_mla,
-            deepep=arguments.moe_a2a_backend == "deepep",
-        )
-        sees_images = arguments.disaggregation_mode != "decode" and not arguments.language_only
-        vision = deployment.model.config.get("vision_config") if sees_images else None
-        fraction = memory.mem_fraction_static(use, vision)
-    return _Graphs(decode, prefill, chunk, defaults.chunked_prefill_size, fraction)
-
-
-def _decode_sizes(
-    decode: cuda_graph.Phase, default: int, arguments: ServerArguments, model: ModelFacts, deployment: Deployment
-) -> cuda_graph.Phase:
-    """Source: ``memory_hook.handle_gpu_memory_settings``; Qwen3-VL: ``model_overrides/qwen3_vl.py``."""
-    requests = arguments.max_running_requests
-    max_bs = decode.max_bs
-    if max_bs is None:
-        max_bs = default if requests is None else min(default, requests)
-        hopper = (deployment.gpu.compute_capability or (0, 0))[0] == 9
-        large = (deployment.gpu.memory_mib or 0) >= 61440
-        profiled = model.config_class.startswith("Qwen3VL") and hopper and large
-        if profiled and "bs" not in decode.locked and requests is not None and max_bs < requests <= 512:
-            max_bs = requests
-    if decode.bs is not None:
-        return replace(decode, max_bs=max(decode.bs))
-    sizes = cuda_graph.decode_sizes(
-        max_bs,
-        padding=not arguments.disable_cuda_graph_padding,
-        speculative=arguments.speculative_algorithm is not None,
-    )
-    return replace(decode, max_bs=max_bs, bs=sizes)
-
-
-def _prefill_sizes(
-    prefill: cuda_graph.Phase, chunk: int, arguments: ServerArguments, model: ModelFacts
-) -> cuda_graph.Phase:
-    """Source: ``memory_hook.handle_gpu_memory_settings``."""
-    max_bs = prefill.max_bs
-    if max_bs is None:
-        max_bs = min(8192, chunk) if model.is_mla else chunk
-        if arguments.pp_size > 1 and prefill.backend == "breakable" and "bs" not in prefill.locked:
-            max_bs = min(max_bs, 8192)
-        if arguments.max_total_tokens is not None:
-            max_bs = min(max_bs, arguments.max_total_tokens)
-        if "llama-2" in arguments.model_path.lower():
-            max_bs = min(max_bs, 4096)
-    return replace(prefill, max_bs=max_bs, bs=cuda_graph.prefill_sizes(max_bs) if prefill.bs is None else prefill.bs)
-
-
-def _mla_prefill(
-    prefill: cuda_graph.Phase, model: ModelFacts, attention: attention_rules.Attention
-) -> cuda_graph.Phase:
-    """Source: ``cuda_graph_hook.disable_prefill_cuda_graph_for_deepseek_trtllm_mla``."""
-    deepseek = model.architecture == "DeepseekV3ForCausalLM" and attention.prefill == "trtllm_mla"
-    return replace(prefill, backend="disabled") if deepseek and "backend" not in prefill.locked else prefill
-
-
-def _clamped(prefill: cuda_graph.Phase, chunk: int, attn_dp_size: int) -> cuda_graph.Phase:
-    """Prefill graphs never exceed the divided chunk. Source: ``parallel_hook.handle_data_parallelism``."""
-    if attn_dp_size == 1 or prefill.backend == "disabled" or "max_bs" in prefill.locked:
-        return prefill
-    if prefill.max_bs is None or prefill.max_bs <= chunk:
-        return prefill
-    sizes = prefill.bs if "bs" in prefill.locked else cuda_graph.prefill_sizes(chunk)
-    return replace(prefill, max_bs=chunk, bs=sizes)
-
-
 def _arguments(
     arguments: ServerArguments,
-    graphs: _Graphs,
+    graphs: GraphSettings,
     attention: attention_rules.Attention,
     experts: moe.MoeResolved,
     drafts: speculative.SpeculativeResolved,
@@ -354,7 +246,6 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
         decode_autotune_tokens=decode_tokens,
         dummy_global_num_tokens=_global_tokens(around, decode_tokens, resolved.num_dp_ranks),
         should_run_flashinfer_autotune=no_autotune is None,
-        flashinfer_autotune_cache_path=str(rank_file(place, place.ranks[0])) if place else "",
         cutlass_tune_max_num_tokens_for_decode_dummy=tune_max(decode_tokens),
         extend_pass_if_enabled=gate.shape,
     )
@@ -466,13 +357,12 @@ def _cache_place(facts: _Facts, resolved: Arguments) -> CachePlace:
         "candidate_selection=v2_default",
         f"skip_ops={skip}",
     )
-    ranks: tuple[Rank, ...] = ranks_of(resolved.tp_size, resolved.pp_size, resolved.attn_dp_size, resolved.dp_size)
     return CachePlace(
         cache_dir=facts.environment.get("SGLANG_CACHE_DIR") or "~/.cache/sglang",
         flashinfer_version=str(profiles.load("engines", PROFILE)["flashinfer_version"]),
         compute_capability=facts.deployment.gpu.compute_capability or (0, 0),
         key_parts=parts,
-        ranks=ranks,
+        ranks=parallel.ranks_of(resolved.tp_size, resolved.pp_size, resolved.attn_dp_size, resolved.dp_size),
     )
 
 
