@@ -10,10 +10,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from autotune_planner.plan.plan import Plan, WorkUnit
-from autotune_planner.tuning.messages import Event, ModuleBuilding, ModuleReady, UnitFinished, UnitStarted, WorkerLost
+from autotune_planner.tuning.messages import (
+    Event,
+    ModuleBuilding,
+    ModuleProgress,
+    ModuleReady,
+    UnitFinished,
+    UnitStarted,
+    WorkerLost,
+)
 from autotune_planner.tuning.pool import Observer
 
 _PLAIN_SECONDS = 5.0  # between two plain lines
+_PLAIN_BUILD_SECONDS = 30.0
 
 
 @contextmanager
@@ -58,6 +67,9 @@ class _Lines:
         line = _common_line(event)
         if line:
             self._console.print(line)
+        if isinstance(event, ModuleProgress) and time.monotonic() - self._last >= _PLAIN_BUILD_SECONDS:
+            self._last = time.monotonic()
+            self._console.print(f"building {event.name}: {event.compiled}/{event.objects} objects")
         if isinstance(event, UnitStarted) and self._started is None:
             self._started = time.monotonic()
         if isinstance(event, UnitFinished) and self._started is not None:
@@ -100,7 +112,12 @@ class _Bars:
         line = _common_line(event)
         if line:
             self._progress.console.print(line)
-        if isinstance(event, UnitStarted):
+        if isinstance(event, ModuleProgress):
+            now = f"building {event.name}: {event.compiled}/{event.objects} objects"
+            self._progress.update(self._all, now=now)
+        elif isinstance(event, ModuleReady):
+            self._progress.update(self._all, now="")
+        elif isinstance(event, UnitStarted):
             self._progress.update(self._gpus[event.worker], now=_unit_text(event.unit))
         elif isinstance(event, UnitFinished):
             self._progress.advance(self._all)

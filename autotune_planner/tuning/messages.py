@@ -50,6 +50,15 @@ class ModuleBuilding:
 
 
 @dataclass(frozen=True)
+class ModuleProgress:
+    """How many of a module's objects are compiled."""
+
+    name: str
+    compiled: int
+    objects: int
+
+
+@dataclass(frozen=True)
 class ModuleReady:
     """``seconds`` is the build time; 0.0 for a module that was there already."""
 
@@ -102,4 +111,4 @@ class WorkerLost:
 
 ToWorker = BuildModules | TuneUnit | None
 FromWorker = WorkerReady | ModuleBuilding | ModuleReady | ModulesReady | UnitResult
-Event = ModuleBuilding | ModuleReady | UnitStarted | UnitFinished | WorkerLost
+Event = ModuleBuilding | ModuleProgress | ModuleReady | UnitStarted | UnitFinished | WorkerLost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from autotune_planner.tuning.messages import (
     BuildModules,
     Event,
     ModuleBuilding,
+    ModuleProgress,
     ModuleReady,
     ModulesReady,
     ToWorker,
@@ -33,6 +35,7 @@ Observer = Callable[[Event], None]
 
 _STARTS = 3  # starts of one worker in a row that may fail before the run gives up
 _STOP_SECONDS = 10.0
+_BUILD_POLL_SECONDS = 1.0
 
 
 class _Worker:
@@ -113,7 +116,10 @@ class WorkerPool:
         """Build missing compiled modules in the first worker, before any other one could compile the same."""
         first = self._workers[0]
         first.send(BuildModules(tuple(modules)))
+        building: ModuleBuilding | None = None
         while True:
+            while building is not None and not first.connection.poll(_BUILD_POLL_SECONDS):
+                self._observer(_compiled(building))
             try:
                 message = first.connection.recv()
             except (EOFError, ConnectionResetError):
@@ -127,6 +133,7 @@ class WorkerPool:
             if isinstance(message, ModulesReady):
                 return
             assert isinstance(message, ModuleBuilding | ModuleReady), message
+            building = message if isinstance(message, ModuleBuilding) else None
             self._observer(message)
 
     def tune(self, units: Iterable[WorkUnit], finished: Callable[[UnitResult], None]) -> None:
@@ -188,6 +195,11 @@ class WorkerPool:
             raise _workers_do_not_start(member)
         member.connection.close()
         member.start()
+
+
+def _compiled(building: ModuleBuilding) -> ModuleProgress:
+    done = sum(os.path.exists(path) for path in building.object_paths)
+    return ModuleProgress(building.name, done, len(building.object_paths))
 
 
 def _workers_do_not_start(member: _Worker) -> NotPossibleHereError:
