@@ -56,7 +56,7 @@ def test_bars():
     assert "all profiles" in text
     assert "GPU 0" in text
     assert "GPU 1" in text
-    assert "M=1" in text  # what the GPUs are at when the last frame is drawn
+    assert "12/12" in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])
