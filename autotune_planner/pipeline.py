@@ -25,6 +25,7 @@ from autotune_planner.tuning.lock import tuning_lock
 from autotune_planner.tuning.pool import Observer
 from autotune_planner.tuning.tune import Tuned, tune
 
+VIRTUAL_GPUS = 16  # of the simulated device
 WORK_FOLDER = ".autotune-plan"  # journal, lock and worker logs, inside the target directory
 
 
@@ -70,6 +71,12 @@ def place_of(plan: Plan, *, cache_dir: str | None, flashinfer_version: str) -> C
 def choose_devices(plan: Plan, device: DeviceKind, gpus: int | None) -> Sequence[CudaDevice] | int:
     """The GPUs of a run. ``gpus`` None means all there are. ``NotPossibleHereError`` lists what is there instead."""
     if device == "simulated":
+        if gpus is not None and gpus > VIRTUAL_GPUS:
+            raise NotPossibleHereError(
+                f"--gpus {gpus}, but the simulated device has {VIRTUAL_GPUS} virtual GPUs, each a process with torch",
+                code="too-few-gpus",
+                hint=f"--gpus {VIRTUAL_GPUS}",
+            )
         return gpus or 1
     found = cuda_devices()
     listing = "; ".join(map(str, found)) or "none"

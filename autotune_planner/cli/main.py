@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,14 +17,13 @@ from autotune_planner import __version__
 from autotune_planner.cli.compute import compute
 from autotune_planner.cli.run import run
 from autotune_planner.cli.show import show
-from autotune_planner.errors import ExitCode, InterruptedRunError, PlannerError, UsageError
+from autotune_planner.errors import ExitCode, InterruptedRunError, NotPossibleHereError, PlannerError, UsageError
 from autotune_planner.report.console import talk_console
 from autotune_planner.report.error_view import error_document, error_view
 
 app = typer.Typer(
     name="autotune-plan",
     help="Plan and run the FlashInfer kernel autotuning of an LLM server before the server starts.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 app.command()(compute)
@@ -48,7 +48,9 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
+    given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if sys.stdout is None:  # closed by the caller: nothing to say it to
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
@@ -58,6 +60,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # The reader left, as `head` does: nothing is wrong, and nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ExitCode.DONE
+    except OSError as error:
+        # A full disk behind `>`: what was not flushed is dropped, or the interpreter would try once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _report(
+            NotPossibleHereError(
+                f"cannot write the output: {error.strerror or error}", code="output", hint="write it to another place"
+            ),
+            [],
+        )
     sys.exit(code)
 
 
@@ -73,17 +84,23 @@ def _run(arguments: list[str]) -> int:
         if isinstance(end.__context__, BrokenPipeError):
             raise BrokenPipeError from end
         raise
-    except BrokenPipeError:
-        raise
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+            raise
+        return _bug()
     except Exception as error:
         if hasattr(error, "format_message"):  # Typer's own usage errors, whatever it names them
             return _report(_usage_error(error), arguments)
-        traceback.print_exc()
-        print(
-            "error: this is a bug of autotune-plan; please report it with the text above and your deployment file",
-            file=sys.stderr,
-        )
-        return ExitCode.BUG
+        return _bug()
+
+
+def _bug() -> int:
+    traceback.print_exc()
+    print(
+        "error: this is a bug of autotune-plan; please report it with the text above and your deployment file",
+        file=sys.stderr,
+    )
+    return ExitCode.BUG
 
 
 def _report(error: PlannerError, arguments: list[str]) -> int:

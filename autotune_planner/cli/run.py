@@ -36,6 +36,13 @@ def _gpu_count(text: str) -> int | None:
     raise UsageError(f"--gpus takes a count or all, not {text!r}", code="usage", hint="--gpus 1, or --gpus all")
 
 
+def _place(text: str | None) -> str | None:
+    """A directory name; an empty one or another option in its place is a slip that would publish somewhere else."""
+    if text is not None and (not text or text.startswith("-")):
+        raise UsageError(f"--cache-dir takes a directory, not {text!r}", code="usage", hint="--cache-dir DIR")
+    return text
+
+
 def run(
     file: Annotated[Path, typer.Argument(help="Deployment file (YAML).")],
     gpus: Annotated[str, typer.Option("--gpus", metavar="N|all", help="GPUs to tune on; one is enough.")] = "all",
@@ -54,7 +61,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Tune every planned op on real GPUs, without weights, and write the cache that the server loads at start."""
-    count = _gpu_count(gpus)
+    count, place = _gpu_count(gpus), _place(cache_dir)
     kind: DeviceKind = "simulated" if device is Device.SIMULATED else "cuda"
     plan = pipeline.plan(load_deployment(file), os.environ)
     if not plan.units:
@@ -63,7 +70,7 @@ def run(
         print(jsonlib.dumps(nothing_document(reason), indent=2) if json else f"Nothing to tune: {reason}")
         return
     version = pipeline.flashinfer_version(plan, flashinfer_version)
-    target = pipeline.target_of(plan, cache_dir=cache_dir, flashinfer_version=version)
+    target = pipeline.target_of(plan, cache_dir=place, flashinfer_version=version)
     talk = talk_console()
     print_notices(talk, plan.resolved.notices)
     if dry_run:

@@ -140,7 +140,7 @@ class _Loading:
             ("model_path",),
             f"model_path {shown(path)} is not on this machine, and there is no model: to describe it",
             "unknown-model",
-            models.profile_hint(path) + ", or --model-dir DIR, a folder that holds the model's folder",
+            models.profile_hint(path) + ", or model: DIR, a folder with its config.json",
         )
 
     def folder_of(self, written: str, found: Path) -> str:

@@ -119,6 +119,7 @@ class Deployment:
     multimodal: bool | None = None
     moe: Moe = Moe()
     flags: Mapping[str, Any] = field(default_factory=dict)  # other server flags, snake_case, as YAML values
+    launch: tuple[str, ...] | None = None  # flags as typed, where they came from a launch line: then `flags` holds all
     kv_token_capacity: int | None = None  # KV tokens per rank
     autotune_extend: bool | None = None
     env: Mapping[str, str] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from autotune_planner.engines.resolved import Resolved
 from autotune_planner.errors import DeploymentError
 
 _RULES = {"0.5.23": sglang_0_5_23.resolve}
+_ENGINE = "sglang"
 _NEWEST = "0.5.23"
 
 
@@ -19,6 +20,13 @@ def resolve(deployment: Deployment, environ: Mapping[str, str] | None = None) ->
     ``environ`` is the process environment; variables of the deployment file win over it. ``DeploymentError`` for a
     release without rules, and for a deployment that the server refuses.
     """
+    if deployment.engine != _ENGINE:
+        raise DeploymentError(
+            f"no rules for the server {deployment.engine}",
+            code="unknown-engine",
+            where=deployment.where("engine"),
+            hint=f"known: {_ENGINE}",
+        )
     version = deployment.engine_version or _NEWEST
     rules = _RULES.get(version)
     if rules is None:

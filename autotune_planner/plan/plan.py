@@ -69,7 +69,7 @@ def _phases(use: OpUse) -> list[PlannedOp]:
                     phase="decode" if phase == "decode" else "extend",
                     buckets=_buckets(use.call.tune_max, pass_rows, production_rows),
                     covers=max(pass_rows or 0, production_rows or 0),
-                    reason=_reason(phase, pass_rows, production_rows),
+                    reason=_reason(pass_rows, production_rows),
                 )
             )
     return planned
@@ -81,13 +81,12 @@ def _buckets(tune_max: int | None, pass_rows: int | None, production_rows: int |
     return tuple(sorted({*tuned, *reached}))
 
 
-def _reason(phase: str, pass_rows: int | None, production_rows: int | None) -> str:
-    name = phase.upper()
+def _reason(pass_rows: int | None, production_rows: int | None) -> str:
     if pass_rows is None:
-        return f"production; no {name} pass at start"
+        return "production"
     if production_rows is None:
-        return f"{name} pass at start; never served here"
-    return f"{name} pass at start, and production"
+        return "at start only"
+    return "at start, production"
 
 
 def _units(ops: tuple[PlannedOp, ...]) -> tuple[WorkUnit, ...]:

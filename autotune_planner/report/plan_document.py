@@ -8,7 +8,9 @@ from typing import Any
 
 from autotune_planner.cache import sglang_layout
 from autotune_planner.engines.resolved import CachePlace
+from autotune_planner.plan.buffers import Buffer, decode_buffers, extend_buffers, total_bytes
 from autotune_planner.plan.plan import Plan
+from autotune_planner.plan.workspaces import workspaces
 from autotune_planner.tuning.keys import PlannedKey
 
 SCHEMA = "autotune-plan/plan@1"
@@ -35,6 +37,8 @@ def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] |
             "flashinfer_autotune_cache_path": str(sglang_layout.rank_file(place, place.ranks[0])),
         },
         "passes": [asdict(decision) for decision in resolved.passes],
+        "buffers": _buffers(decode_buffers(resolved), extend_buffers(resolved)),
+        "workspaces": [asdict(workspace) for workspace in workspaces(resolved)],
         "no_autotune_reason": resolved.no_autotune_reason,
         "ops": [
             {
@@ -62,3 +66,17 @@ def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] |
     if explain:
         document["derivation"] = [asdict(derivation) for derivation in resolved.derivations]
     return document
+
+
+def _buffers(decode: tuple[Buffer, ...], extend: tuple[Buffer, ...]) -> dict[str, Any]:
+    """Both sets; the totals are those of the DECODE set, the only one that every server allocates."""
+    return {
+        "decode": [_buffer(buffer) for buffer in decode],
+        "extend": [_buffer(buffer) for buffer in extend],
+        "gpu_bytes": total_bytes(decode, "cuda"),
+        "host_bytes": total_bytes(decode, "cpu"),
+    }
+
+
+def _buffer(buffer: Buffer) -> dict[str, Any]:
+    return {**asdict(buffer), "bytes": buffer.bytes}

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from autotune_planner.cache import sglang_layout
 from autotune_planner.engines.resolved import CachePlace, Notice, PassDecision, Resolved
+from autotune_planner.ops.base import OpCall
 from autotune_planner.plan.plan import Plan, PlannedOp
 from autotune_planner.tuning.keys import PlannedKey
 
@@ -22,10 +23,9 @@ def plan_view(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | Non
     parts: list[ConsoleRenderable] = [Text(_headline(resolved), style="bold"), Text(), _budgets(resolved), Text()]
     parts += [_passes(resolved.passes), Text()]
     if plan.ops:
-        parts += [_ops(plan.ops), Text()]
+        parts += [_ops(plan.ops), Text(), _cache_files(place)]
     else:
-        parts += [Text(f"Nothing to tune: {nothing_to_tune_reason(plan)}"), Text()]
-    parts.append(_cache_files(place))
+        parts.append(Text(f"Nothing to tune: {nothing_to_tune_reason(plan)}"))
     if explain:
         parts += [Text(), *_derivations(resolved)]
     if keys is not None:
@@ -101,25 +101,33 @@ def _passes(passes: Sequence[PassDecision]) -> Table:
 
 
 def _ops(ops: Sequence[PlannedOp]) -> Table:
+    """One row for each op and layer: its phases share buckets."""
     table = _table("Ops and buckets that are tuned here")
-    for name in ("op", "layer", "shape", "phase"):
-        table.add_column(name)
-    table.add_column("buckets", justify="right")
-    table.add_column("largest", justify="right")
-    table.add_column("covers M", justify="right")
-    table.add_column("why", overflow="fold")
+    for name in ("op", "layer", "shape"):
+        table.add_column(name, no_wrap=True)
+    for name in ("buckets", "up to"):
+        table.add_column(name, justify="right")
+    table.add_column("DECODE")
+    table.add_column("EXTEND")
+    rows: dict[tuple[str, str, OpCall], dict[str, PlannedOp]] = {}
     for op in ops:
+        rows.setdefault((op.custom_op, op.layer, op.call), {})[op.phase] = op
+    for (custom_op, layer, call), phases in rows.items():
+        buckets = sorted({bucket for op in phases.values() for bucket in op.buckets})
         table.add_row(
-            op.custom_op,
-            op.layer,
-            op.call.label,
-            op.phase.upper(),
-            str(len(op.buckets)),
-            str(op.buckets[-1]),
-            f"1..{op.covers}",
-            op.reason,
+            custom_op,
+            layer,
+            call.label,
+            str(len(buckets)),
+            str(buckets[-1]),
+            *(_reached(phases.get(phase)) for phase in ("decode", "extend")),
         )
     return table
+
+
+def _reached(op: PlannedOp | None) -> str:
+    """Sizes of one phase, and what reaches them."""
+    return "-" if op is None else f"M 1..{op.covers}: {op.reason}"
 
 
 def _cache_files(place: CachePlace) -> Text:

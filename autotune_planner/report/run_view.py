@@ -40,7 +40,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     tuned = outcome.tuned
     count = len(plan.units)
     lines = [
-        Text(f"Tuned {len(tuned.entries)} of {count} profiles in {tuned.tuning_seconds:.1f} s{_apart(outcome)}"),
+        Text(f"{len(tuned.entries)} of {count} profiles are tuned, in {tuned.tuning_seconds:.1f} s{_apart(outcome)}"),
         Text(f"Published {_rank_files(len(outcome.published))} in {outcome.target.directory}"),
         *(Text(f"  {path.name}") for path in outcome.published),
     ]
@@ -51,7 +51,10 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
         units = len(_skipping(outcome))
         lines.append(Text(f"FlashInfer rejected {skipped} tactics in {units} profiles; they were skipped (--json)"))
     if tuned.failures:
-        lines.append(Text(f"{len(tuned.failures)} profiles were not tuned; the server will use its default there:"))
+        count = len(tuned.failures)
+        lines.append(
+            Text(f"{count} {'profile was' if count == 1 else 'profiles were'} not tuned; the same command tries again:")
+        )
         lines += [
             Text(f"  {result.unit.custom_op} {result.unit.call.label} M={result.unit.bucket}: {result.failure}")
             for result in tuned.failures

@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -66,6 +67,13 @@ def _environment_default(name: str, value: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
+
+
+def keep_tqdm_in_process() -> None:
+    """FlashInfer's progress bar takes a lock that spans processes; a killed worker would leak its semaphore."""
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())
 
 
 def collect_metadata() -> dict[str, str]:

@@ -38,6 +38,7 @@ def main(connection: Connection, spec: WorkerSpec) -> None:
     if spec.visible_device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = spec.visible_device
     internals.import_flashinfer(quiet=False)
+    internals.keep_tqdm_in_process()
     with contextlib.ExitStack() as stack, contextlib.suppress(EOFError, BrokenPipeError):
         cost_model = None
         if spec.device == "simulated":

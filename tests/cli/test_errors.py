@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +12,7 @@ from autotune_planner import pipeline
 from autotune_planner.cache import publish
 from autotune_planner.tuning import devices
 from autotune_planner.tuning.devices import CudaDevice
+from tests.cli.conftest import ROOT
 
 H200 = CudaDevice(0, "NVIDIA H200", (9, 0), 143155)
 
@@ -18,7 +21,11 @@ H200 = CudaDevice(0, "NVIDIA H200", (9, 0), 143155)
     ("changes", "where", "words"),
     [
         ({"chunked_prefil_size": "8192"}, "deployment.yaml:6", ["chunked_prefil_size", "chunked_prefill_size"]),
-        ({"parallel": "{tp: 8, dp: 3, dp_attention: true}"}, "--dp-size", ["8", "3", "1, 2, 4, 8"]),
+        (
+            {"parallel": "{tp: 8, dp: 3, dp_attention: true}"},
+            "deployment.yaml:6: parallel.dp (--dp-size)",
+            ["8", "3", "1, 2, 4, 8"],
+        ),
         (
             {"flags": "{page_size: 64}", "prefill": "{chunked_prefill_size: 1000}"},
             "--chunked-prefill-size",
@@ -27,7 +34,11 @@ H200 = CudaDevice(0, "NVIDIA H200", (9, 0), 143155)
         ({"flags": "{page_sise: 64}"}, "deployment.yaml:6", ["page-sise", "page_size"]),
         ({"flags": "{tp_size: 8}"}, "deployment.yaml:6", ["parallel: {tp: ...}"]),
         ({"moe": "{runner_backend: flashinfer_cutlas}"}, "deployment.yaml:4", ["flashinfer_cutlass"]),
-        ({"parallel": "{tp: 8, ep: 2}"}, "--ep-size", ["flashinfer_cutlass", "--ep-size 8"]),
+        (
+            {"parallel": "{tp: 8, ep: 2}"},
+            "deployment.yaml:6: parallel.ep (--ep-size)",
+            ["flashinfer_cutlass", "--ep-size 8"],
+        ),
         ({"engine_version": "0.5.22"}, "deployment.yaml:6", ["0.5.22", "0.5.23"]),
         (
             {"autotune": "{extend: true}", "env": '{SGLANG_FLASHINFER_AUTOTUNE_EXTEND: "0"}'},
@@ -45,6 +56,24 @@ def test_an_invalid_deployment_exits_3(cli, deployment, changes, where, words):
     assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine": "vllm"}, ["vllm", "sglang"]),
+        ({"parallel": "{tp: 1024}"}, ["768", "1024"]),  # MoE intermediate size over 1024 ranks
+        (
+            {"parallel": "{tp: 3}", "model": "llama-3.1-8b-fp8", "moe": None},
+            ["32", "3 ranks", "1, 2"],  # attention heads
+        ),
+    ],
+)
+def test_what_no_server_can_build_exits_3(cli, deployment, changes, words):
+    result = cli("compute", deployment(**changes))
+    assert result.code == 3
+    assert "deployment.yaml:" in result.err
+    assert all(word in result.err for word in words)
+
+
 def test_a_model_folder_without_config_json_exits_3(cli, deployment, tmp_path):
     (tmp_path / "empty").mkdir()
     result = cli("compute", deployment(model=tmp_path / "empty"))
@@ -59,7 +88,15 @@ def test_a_file_that_is_not_there_exits_3(cli):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("compute",), ("run", "x.yaml", "--device", "tpu"), ("nothing",), ("run", "x.yaml", "--gpus", "none")]
+    "arguments",
+    [
+        ("run", "x.yaml", "--cache-dir", ""),
+        ("run", "x.yaml", "--cache-dir", "--dry-run"),
+        ("compute",),
+        ("run", "x.yaml", "--device", "tpu"),
+        ("nothing",),
+        ("run", "x.yaml", "--gpus", "none"),
+    ],
 )
 def test_wrong_usage_exits_2(cli, arguments):
     result = cli(*arguments)
@@ -73,7 +110,7 @@ def test_errors_as_json(cli, deployment):
     document = json.loads(result.out)
     assert document["schema"] == "autotune-plan/error@1"
     assert document["exit_code"] == 3
-    assert document["where"] == "--dp-size"
+    assert document["where"].endswith("deployment.yaml:6: parallel.dp (--dp-size)")
     assert document["hint"]
 
 
@@ -193,6 +230,28 @@ def test_a_bug_exits_1_and_asks_for_a_report(cli, deployment, monkeypatch):
     result = cli("compute", deployment())
     assert result.code == 1
     assert "please report" in result.err
+
+
+def test_more_virtual_gpus_than_the_simulated_device_has_exits_4(cli, deployment):
+    result = cli("run", deployment(), "--device", "simulated", "--gpus", 100)
+    assert result.code == 4
+    assert "--gpus 16" in result.err
+
+
+def test_nothing_typed_is_a_call_for_help(cli):
+    result = cli()
+    assert (result.code, result.err) == (0, "")
+    assert "compute" in result.out
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_one_line(deployment):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "autotune_planner", "compute", str(deployment())]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 4
+    assert "cannot write the output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_version(cli):

@@ -336,7 +336,7 @@ CASES = [
         "unknown-model",
         "d.yaml:2",
         'model_path "/models/Qwen3-30B" is not on this machine, and there is no model: to describe it',
-        "add model: qwen3-30b-a3b, or --model-dir DIR, a folder that holds the model's folder",
+        "add model: qwen3-30b-a3b, or model: DIR, a folder with its config.json",
     ),
     Case(
         "mapping that is no model",

@@ -26,6 +26,8 @@ class ServerArguments:
     ep_size: int = 1
     pp_size: int = 1
     attn_cp_size: int = 1
+    dcp_size: int = 1
+    moe_dp_size: int = 1
     nnodes: int = 1
     moe_dense_tp_size: int | None = None
     enable_dp_lm_head: bool = False
@@ -62,6 +64,7 @@ class ServerArguments:
     attention_backend: str | None = None
     prefill_attention_backend: str | None = None
     decode_attention_backend: str | None = None
+    speculative_draft_attention_backend: str | None = None
     page_size: int | None = None
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
@@ -71,6 +74,7 @@ class ServerArguments:
     disable_attn_tp_gather: bool = False
     enable_kv_cache_sharding: bool = False
     language_only: bool = False
+    enable_mis: bool = False
     disable_flashinfer_autotune: bool = False
     flashinfer_autotune_skip_ops: tuple[str, ...] = ()
     enable_deterministic_inference: bool = False
@@ -88,8 +92,17 @@ def server_arguments(deployment: Deployment) -> ServerArguments:
 
 
 def ignored_flags(deployment: Deployment) -> tuple[str, ...]:
-    """Known flags of the deployment that no rule of the plan reads."""
-    return tuple(sorted(set(deployment.flags) - _KNOWN))
+    """Known flags of the deployment that no rule of the plan reads, and that change nothing in it."""
+    return tuple(sorted(set(deployment.flags) - _KNOWN - _unmodelled()))
+
+
+def unmodelled_flags(deployment: Deployment) -> tuple[str, ...]:
+    """Flags of the deployment that change the server's numbers by rules that are not written down here."""
+    return tuple(sorted(set(deployment.flags) & _unmodelled()))
+
+
+def _unmodelled() -> set[str]:
+    return set(profiles.load("engines", PROFILE)["unmodelled_flags"])
 
 
 def _fields(deployment: Deployment) -> dict[str, Any]:

@@ -12,6 +12,23 @@ from autotune_planner.engines.sglang_0_5_23.rejection import rejected
 
 Capability = tuple[int, int]
 
+_OLD_NAMES = {"compressed": "dsv4", "tokenspeed_mla": "cutedsl_mla"}
+_MLA_CACHE_TYPES = {
+    "trtllm_mla": ("fp8_e4m3", "bf16", "auto"),
+    "cutedsl_mla": ("fp8_e4m3", "bf16", "bfloat16", "auto"),
+}
+_SINKS = ("triton", "trtllm_mha", "fa3", "fa4", "ascend", "intel_amx", "intel_xpu", "aiter")
+_DETERMINISTIC = ("ascend", "fa3", "fa4", "flashinfer", "intel_xpu", "triton")
+_ABSORBED_MLA = (
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "MistralLarge3ForCausalLM",
+    "PixtralForConditionalGeneration",
+    "GlmMoeDsaForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+)
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -39,21 +56,28 @@ def resolve_attention(
     arguments: ServerArguments, model: ModelFacts, capability: Capability | None, memory_mib: int | None
 ) -> Attention:
     """Backends and page size in the server's order: model defaults, deterministic mode, general default, page rules."""
+    prefill = arguments.prefill_attention_backend
     attention = Attention(
-        arguments.attention_backend,
-        arguments.prefill_attention_backend,
-        arguments.decode_attention_backend,
+        _renamed(arguments.attention_backend),
+        "trtllm_mla" if prefill == "tokenspeed_mla" else _renamed(prefill),
+        _renamed(arguments.decode_attention_backend),
         1 if arguments.page_size is None else arguments.page_size,
     )
     attention = _model_default(attention, model, capability, memory_mib)
-    if arguments.enable_deterministic_inference and attention.base is None:
-        attention = replace(attention, base=_deterministic(model, capability))
+    _check_sinks(attention, model)
+    if arguments.enable_deterministic_inference:
+        attention = replace(attention, base=attention.base or _deterministic(model, capability))
+        _check_deterministic(attention.base, model, capability)
     if attention.prefill_override and attention.prefill_override == attention.decode_override:
         attention = replace(attention, base=attention.prefill_override)
     if attention.base is None:
         attention = replace(attention, base=_default(arguments, model, capability))
-    attention = replace(attention, page_size=_page_size(attention))
+    attention = replace(attention, page_size=_page_size(attention, arguments.speculative_draft_attention_backend))
     _check_architecture(attention, capability)
+    if "cutedsl_mla" in attention.backends and attention.prefill_override is None:
+        attention = replace(attention, prefill_override="trtllm_mla")
+    _check_kv_cache_dtype(attention, arguments, capability)
+    _check_other_modes(attention, arguments)
     if attention.base == "fa3" and arguments.kv_cache_dtype == "fp8_e5m2":
         attention = replace(attention, base="triton")
     narrow = (arguments.speculative_eagle_topk or 0) <= 1
@@ -90,9 +114,46 @@ def _model_default(
 
 def _deterministic(model: ModelFacts, capability: Capability | None) -> str:
     """Source: ``overrides._deterministic_attention_backend``."""
-    if model.is_mla:
-        return "fa3" if _major(capability) == 9 else "triton"
-    return "fa3" if _major(capability) == 9 else "flashinfer"
+    if _major(capability) not in (10, 12):
+        return "fa3"
+    return "triton" if model.architecture in _ABSORBED_MLA else "flashinfer"
+
+
+def _check_deterministic(base: str | None, model: ModelFacts, capability: Capability | None) -> None:
+    """Source: ``attention_hook.handle_deterministic_inference``."""
+    without_mla = ("flashinfer",) if model.architecture in _ABSORBED_MLA else ()
+    allowed = [name for name in _DETERMINISTIC if name not in without_mla]
+    if base not in allowed:
+        raise rejected(
+            "--attention-backend",
+            f"{base} is not deterministic; deterministic inference needs one of {', '.join(allowed)}",
+            f"--attention-backend {allowed[-1]}",
+            source="attention_hook.handle_deterministic_inference",
+        )
+    if base == "fa4" and model.architecture in _ABSORBED_MLA and _major(capability) not in (10, 11):
+        raise rejected(
+            "--attention-backend",
+            "deterministic fa4 with multi-head latent attention needs SM100 or SM110",
+            "--attention-backend triton",
+            source="attention_hook.handle_deterministic_inference",
+        )
+
+
+def _check_sinks(attention: Attention, model: ModelFacts) -> None:
+    """gpt-oss needs a backend with attention sinks, named for both phases before any default is filled in.
+
+    Source: ``model_hook.handle_model_specific_adjustments``.
+    """
+    if not model.has_attention_sinks:
+        return
+    for flag, backend in (("prefill", attention.prefill), ("decode", attention.decode)):
+        if backend not in _SINKS:
+            raise rejected(
+                f"--{flag}-attention-backend",
+                f"{model.architecture} needs a backend with attention sinks ({', '.join(_SINKS)}), got {backend}",
+                "--attention-backend triton",
+                source="model_hook.handle_model_specific_adjustments",
+            )
 
 
 def _default(arguments: ServerArguments, model: ModelFacts, capability: Capability | None) -> str:
@@ -110,7 +171,12 @@ def _default(arguments: ServerArguments, model: ModelFacts, capability: Capabili
     return "triton" if model.has_attention_sinks else "flashinfer"
 
 
-def _page_size(attention: Attention) -> int:
+def _renamed(backend: str | None) -> str | None:
+    """Source: ``serving_hook.handle_deprecated_args``."""
+    return _OLD_NAMES.get(backend, backend) if backend else backend
+
+
+def _page_size(attention: Attention, draft_backend: str | None) -> int:
     """Source: ``overrides._mla_backend_page_constraints``."""
     page = attention.page_size
     if "flashmla" in (attention.base, attention.decode_override):
@@ -119,7 +185,7 @@ def _page_size(attention: Attention) -> int:
         page = 64
     if "cutedsl_mla" in attention.backends and page not in (32, 64):
         page = 64
-    if "trtllm_mha" in attention.backends and page not in (16, 32, 64, 128):
+    if "trtllm_mha" in (*attention.backends, draft_backend) and page not in (16, 32, 64, 128):
         page = 64
     if "hpc_ops" in attention.backends:
         page = 64
@@ -135,10 +201,56 @@ def _check_architecture(attention: Attention, capability: Capability | None) -> 
             "leave --attention-backend out",
             source="overrides._mla_kv_cache_dtype_checks",
         )
+    if "cutedsl_mla" in attention.backends and (major != 10 or attention.prefill_override == "cutedsl_mla"):
+        raise rejected(
+            "--attention-backend",
+            "cutedsl_mla needs SM100, and is for decoding only",
+            "leave --attention-backend out",
+            source="overrides._cutedsl_prefill_backend_fill",
+        )
     if "trtllm_mha" in (attention.prefill, attention.decode) and major not in (9, 10, 12):
         raise rejected(
             "--attention-backend",
             "trtllm_mha needs SM90, SM100 or SM120",
             "leave --attention-backend out",
             source="attention_hook.handle_attention_backend_compatibility",
+        )
+
+
+def _check_kv_cache_dtype(attention: Attention, arguments: ServerArguments, capability: Capability | None) -> None:
+    """Sources: ``overrides._mla_kv_cache_dtype_checks``, ``attention_hook.handle_attention_backend_compatibility``."""
+    given = (arguments.attention_backend, arguments.decode_attention_backend)
+    cache_type = "fp8_e4m3" if "tokenspeed_mla" in given else arguments.kv_cache_dtype
+    for backend, allowed in _MLA_CACHE_TYPES.items():
+        if backend in (attention.base, attention.decode_override) and cache_type not in allowed:
+            raise rejected(
+                "--kv-cache-dtype",
+                f"{backend} supports {', '.join(allowed)}, got {cache_type}",
+                "--kv-cache-dtype auto",
+                source="overrides._mla_kv_cache_dtype_checks",
+            )
+    if attention.prefill == "trtllm_mha" and _major(capability) == 12 and cache_type == "fp8_e4m3":
+        raise rejected(
+            "--kv-cache-dtype",
+            "trtllm_mha on SM120 does not prefill from an fp8_e4m3 cache",
+            "--kv-cache-dtype auto, or another --prefill-attention-backend",
+            source="attention_hook.handle_attention_backend_compatibility",
+        )
+
+
+def _check_other_modes(attention: Attention, arguments: ServerArguments) -> None:
+    """Sources: ``attention_hook.handle_attention_backend_compatibility`` and ``handle_multi_item_scoring``."""
+    if attention.base == "flex_attention" and arguments.speculative_algorithm is not None:
+        raise rejected(
+            "--speculative-algorithm",
+            "is not supported with the flex_attention backend",
+            "another --attention-backend",
+            source="attention_hook.handle_attention_backend_compatibility",
+        )
+    if arguments.enable_mis and (attention.prefill, attention.decode) != ("flashinfer", "flashinfer"):
+        raise rejected(
+            "--enable-mis",
+            f"needs flashinfer attention in both phases, got {attention.prefill} and {attention.decode}",
+            "--attention-backend flashinfer",
+            source="attention_hook.handle_multi_item_scoring",
         )

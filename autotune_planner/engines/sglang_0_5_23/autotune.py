@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from autotune_planner import profiles
 from autotune_planner.engines.resolved import ExtendShape, PassDecision
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
+from autotune_planner.engines.sglang_0_5_23.environment import EXTEND
 
-EXTEND_VARIABLE = "SGLANG_FLASHINFER_AUTOTUNE_EXTEND"
 _MODELOPT_FP8 = ("modelopt", "modelopt_fp8", "modelopt_mixed")
 _MODELOPT_FP4 = ("modelopt_fp4", "modelopt_mixed")
 
@@ -87,11 +87,6 @@ def extend_gate(
     return ExtendGate(ExtendShape(batch, per_request, False, False, per_request if packed else None), None)
 
 
-def extend_enabled(variable: str | None) -> bool:
-    """Value of SGLANG_FLASHINFER_AUTOTUNE_EXTEND, off by default."""
-    return (variable or "0").strip().lower() in ("1", "true", "yes", "y", "on")
-
-
 def cutlass_tune_max(*, ceiling: int, attn_dp_size: int, disaggregation_mode: str, rows: int) -> int:
     """Bound of the CUTLASS MoE's buckets, in tokens. Source: ``flashinfer_cutlass._cutlass_moe_tune_max_num_tokens``.
 
@@ -129,7 +124,7 @@ def pass_decisions(
     reason = no_autotune or gate.closed_because
     run = reason is None and extend_on
     if reason is None:
-        reason = f"{EXTEND_VARIABLE}=1" if extend_on else f"off by default: it needs {EXTEND_VARIABLE}=1"
+        reason = f"{EXTEND}=1" if extend_on else f"off by default: it needs {EXTEND}=1"
     batch, each = (shape.max_bs, shape.num_tokens_per_req) if shape else (None, None)
     total = shape.max_bs * shape.num_tokens_per_req if shape else None
     decisions.append(PassDecision("extend", run, reason, batch, each, total, extend_rows))

@@ -76,6 +76,7 @@ def apply_compatibility(prefill: Phase, arguments: ServerArguments, *, is_multim
     incompatible = (
         arguments.pp_size > 1
         or attn_cp_size > 1
+        or arguments.dcp_size > 1
         or arguments.enable_two_batch_overlap
         or arguments.moe_a2a_backend not in _FULL_PREFILL_A2A
         or is_multimodal

@@ -1,4 +1,7 @@
-"""Environment variables of the server: the deployment file's ``env`` before the process environment."""
+"""Environment variables of the server: the deployment file's ``env`` before the process environment.
+
+As the server does (``environ.EnvField.get``), a value that cannot be parsed counts as not set.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune_planner.deployment.model import Deployment
-from autotune_planner.engines.sglang_0_5_23.autotune import EXTEND_VARIABLE, extend_enabled
 from autotune_planner.errors import DeploymentError
+
+EXTEND = "SGLANG_FLASHINFER_AUTOTUNE_EXTEND"
+REUSE_CACHE = "SGLANG_FLASHINFER_AUTOTUNE_CACHE"
+FUSED_FINALIZE = "SGLANG_FLASHINFER_MOE_FUSED_FINALIZE"
+DISPATCH_TOKENS = "SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
+CACHE_DIR = "SGLANG_CACHE_DIR"
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "y": True, "false": False, "0": False, "no": False, "n": False}
+
+
+def boolean(text: str) -> bool | None:
+    """Source: ``environ.EnvBool``; None for anything else, " 1" and "on" included."""
+    return _BOOLEANS.get(text.lower())
+
+
+def integer(text: str) -> int | None:
+    """Source: ``environ.EnvInt``."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -21,21 +44,32 @@ class Environment:
         value = self.deployment.env.get(name)
         return self.environ.get(name) if value is None else value
 
-    def flag(self, name: str) -> bool:
-        """A switch that is off by default."""
-        return extend_enabled(self.get(name))
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        text = self.get(name)
+        value = None if text is None else boolean(text)
+        return default if value is None else value
+
+    def number(self, name: str) -> int | None:
+        text = self.get(name)
+        return None if text is None else integer(text)
 
     def extend_enabled(self) -> bool:
-        """``autotune.extend``, which must not contradict ``env``; else SGLANG_FLASHINFER_AUTOTUNE_EXTEND."""
+        """``autotune.extend``, which must not contradict ``env``; else SGLANG_FLASHINFER_AUTOTUNE_EXTEND, off."""
         stated = self.deployment.autotune_extend
-        in_file = self.deployment.env.get(EXTEND_VARIABLE)
+        in_file = self.deployment.env.get(EXTEND)
         if stated is None:
-            return self.flag(EXTEND_VARIABLE)
-        if in_file is not None and extend_enabled(in_file) != stated:
+            return self.flag(EXTEND)
+        if in_file is not None and (boolean(in_file) or False) != stated:
             raise DeploymentError(
-                f"autotune.extend is {str(stated).lower()}, but env has {EXTEND_VARIABLE}={in_file}",
+                f"autotune.extend is {str(stated).lower()}, but env has {EXTEND}={in_file}",
                 code="extend-contradiction",
                 where=self.deployment.where("autotune", "extend"),
                 hint="keep one of the two",
             )
         return stated
+
+    def unreadable(self) -> tuple[str, ...]:
+        """``NAME=value`` of the variables that the server warns of and ignores."""
+        booleans = [name for name in (EXTEND, REUSE_CACHE, FUSED_FINALIZE) if boolean(self.get(name) or "0") is None]
+        numbers = [name for name in (DISPATCH_TOKENS,) if integer(self.get(name) or "0") is None]
+        return tuple(f"{name}={self.get(name)}" for name in (*booleans, *numbers))

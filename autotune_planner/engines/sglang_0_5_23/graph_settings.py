@@ -119,6 +119,26 @@ def without_deepseek_prefill(
     return replace(prefill, backend="disabled") if deepseek and "backend" not in prefill.locked else prefill
 
 
+def without_graphs(
+    settings: GraphSettings, attention: attention_rules.Attention, arguments: ServerArguments
+) -> GraphSettings:
+    """No graphs at all where they cannot be captured, even if they were asked for.
+
+    Sources: ``attention_hook.handle_attention_backend_compatibility`` and ``handle_multi_item_scoring`` (which also
+    turns chunked prefill off), ``moe_hook.handle_a2a_moe``. The sizes stay.
+    """
+    uncapturable = attention.base in ("torch_native", "flex_attention") or arguments.enable_mis
+    deepep_normal = arguments.moe_a2a_backend == "deepep" and arguments.deepep_mode == "normal"
+    if not uncapturable and not deepep_normal:
+        return settings
+    return replace(
+        settings,
+        chunk=-1 if arguments.enable_mis else settings.chunk,
+        decode=replace(settings.decode, backend="disabled"),
+        prefill=replace(settings.prefill, backend="disabled"),
+    )
+
+
 def clamped_to_chunk(prefill: cuda_graph.Phase, chunk: int, attn_dp_size: int) -> cuda_graph.Phase:
     """Prefill graphs never exceed the divided chunk. Source: ``parallel_hook.handle_data_parallelism``."""
     if attn_dp_size == 1 or prefill.backend == "disabled" or "max_bs" in prefill.locked:

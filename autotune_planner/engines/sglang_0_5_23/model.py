@@ -46,6 +46,7 @@ class ModelFacts:
     shared_experts: int
     quant_method: str | None  # of the checkpoint, by its own name
     quant_algo: str | None  # of a ModelOpt checkpoint
+    not_quantized: tuple[str, ...]  # patterns of its module names, such as "lm_head" and "model.layers.*.mlp.gate"
 
 
 def model_facts(model: Model, dtype_flag: str, context_length_flag: int | None) -> ModelFacts:
@@ -78,6 +79,7 @@ def model_facts(model: Model, dtype_flag: str, context_length_flag: int | None) 
         shared_experts=int(text.get("n_shared_experts") or 0),
         quant_method=quantization.get("quant_method"),
         quant_algo=quantization.get("quant_algo"),
+        not_quantized=tuple(map(str, quantization.get("ignore") or ())),
     )
 
 

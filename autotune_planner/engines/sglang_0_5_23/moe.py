@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autotune_planner import profiles
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
+from autotune_planner.engines.sglang_0_5_23.quantization import argument, checkpoint_quantization
 from autotune_planner.engines.sglang_0_5_23.rejection import rejected
 
 _EP_SPANNING = (
@@ -40,6 +41,10 @@ _SUPPORTED_QUANTIZATION = {
 }
 
 
+_MXFP8_RUNNERS = ("cutlass", "deep_gemm", "flashinfer_megamoe", "flashinfer_trtllm", "flashinfer_trtllm_routed")
+_NVFP4_ONLINE_RUNNERS = ("flashinfer_trtllm", "flashinfer_trtllm_routed", "flashinfer_cutedsl")
+
+
 @dataclass(frozen=True)
 class MoeResolved:
     runner_backend: str
@@ -51,8 +56,8 @@ def resolve_moe(arguments: ServerArguments, model: ModelFacts, capability: tuple
     """Runner by model and GPU, then the checks that the server makes of it."""
     major = capability[0] if capability else 0
     runner, quantization = _by_model(arguments, model, major)
-    if quantization == "mxfp8" and runner == "auto":
-        runner = "flashinfer_trtllm"
+    _check_triton_kernel(runner, model, arguments.ep_size)
+    runner = _by_quantization(runner, quantization)
     if quantization == "modelopt_fp4" and runner == "auto" and major in (11, 12):
         runner = "flashinfer_cutlass"
     _check_runner(runner, quantization, arguments)
@@ -62,9 +67,10 @@ def resolve_moe(arguments: ServerArguments, model: ModelFacts, capability: tuple
 
 
 def _by_model(arguments: ServerArguments, model: ModelFacts, major: int) -> tuple[str, str | None]:
-    runner, quantization = arguments.moe_runner_backend, arguments.quantization
+    runner, quantization = arguments.moe_runner_backend, argument(arguments.quantization)
     unset = runner == "auto"
-    checkpoint = checkpoint_quantization(model)
+    unquantized = arguments.quantization == "unquant"
+    checkpoint = None if unquantized else checkpoint_quantization(model)
     if model.architecture in _QWEN3_MOE and major == 10:
         quantization = quantization or checkpoint
         trtllm = quantization in ("fp8", "modelopt_fp4", "modelopt_mixed", None)
@@ -80,14 +86,33 @@ def _by_model(arguments: ServerArguments, model: ModelFacts, major: int) -> tupl
     return runner, quantization
 
 
-def checkpoint_quantization(model: ModelFacts) -> str | None:
-    """The server's name of a checkpoint's quantization. Source: ``ModelConfig._parse_quant_hf_config``."""
-    if model.quant_method != "modelopt":
-        return model.quant_method
-    algo = (model.quant_algo or "").upper()
-    if "FP4" in algo:
-        return "modelopt_fp4"
-    return "modelopt_mixed" if algo == "MIXED_PRECISION" else "modelopt_fp8"
+def _by_quantization(runner: str, quantization: str | None) -> str:
+    """Source: ``overrides._moe_runner_backend_quant_constraints``: mxfp8 overrides even a runner that was asked for."""
+    if quantization == "mxfp8" and runner not in _MXFP8_RUNNERS:
+        return "flashinfer_trtllm"
+    if quantization != "nvfp4_online":
+        return runner
+    if runner == "auto":
+        return "flashinfer_trtllm"
+    if runner not in _NVFP4_ONLINE_RUNNERS:
+        raise rejected(
+            "--moe-runner-backend",
+            f"{runner} does not work with --quantization nvfp4_online",
+            f"one of {', '.join(_NVFP4_ONLINE_RUNNERS)}",
+            source="overrides._moe_runner_backend_quant_constraints",
+        )
+    return runner
+
+
+def _check_triton_kernel(runner: str, model: ModelFacts, ep_size: int) -> None:
+    """Source: ``model_hook.handle_model_specific_adjustments``."""
+    if model.architecture == "GptOssForCausalLM" and runner == "triton_kernel" and ep_size != 1:
+        raise rejected(
+            "--ep-size",
+            f"triton_kernel supports 1 only, got {ep_size}",
+            "--ep-size 1, or --moe-runner-backend triton",
+            source="model_hook.handle_model_specific_adjustments",
+        )
 
 
 def _check_runner(runner: str, quantization: str | None, arguments: ServerArguments) -> None:
@@ -140,10 +165,10 @@ def _check_a2a(arguments: ServerArguments, runner: str) -> None:
         )
 
 
-def a2a_capacity(buffer_tokens: int, override: str | None) -> int:
+def a2a_capacity(buffer_tokens: int, override: int | None) -> int:
     """Tokens per rank that the A2A workspace holds. Source: ``flashinfer_a2a_max_dispatch_tokens_per_rank``."""
-    if override:
-        return int(override)
+    if override is not None:
+        return override
     return max(buffer_tokens, int(profiles.load("engines", PROFILE)["flashinfer_a2a_min_tokens"]))
 
 

@@ -123,6 +123,38 @@ def model_path_spelling(model_path: str) -> Notice:
     )
 
 
+def uneven_experts(tp_size: int, ep_size: int) -> Notice | None:
+    """The server checks this only when it builds its process groups."""
+    if tp_size % ep_size == 0:
+        return None
+    return Notice(
+        "ep-does-not-divide-tp",
+        "error",
+        f"ep_size {ep_size} does not divide tp_size {tp_size}: the server accepts its arguments and then fails when it "
+        "builds its process groups; give an --ep-size that divides --tp-size",
+    )
+
+
+def unreadable_environment(settings: tuple[str, ...]) -> Notice | None:
+    if not settings:
+        return None
+    return Notice(
+        "env-value-ignored",
+        "warning",
+        f"the server cannot read {', '.join(settings)} and takes the default; write 1 or 0 for a switch, digits for a "
+        "number",
+    )
+
+
+def cache_not_reused(variable: str) -> Notice:
+    return Notice(
+        "cache-not-reused",
+        "error",
+        f"{variable}=0: the server tunes afresh into a file of its own at every start and reads no prepared cache; "
+        "leave it out to use this plan",
+    )
+
+
 def no_capture_sizes(alignment: int) -> Notice:
     return Notice(
         "no-capture-sizes",
@@ -136,6 +168,17 @@ def unplanned(what: str | None) -> Notice | None:
     if what is None:
         return None
     return Notice("op-not-planned", "warning", f"this deployment also tunes {what}, which this version does not plan")
+
+
+def unmodelled(flags: tuple[str, ...]) -> Notice | None:
+    if not flags:
+        return None
+    return Notice(
+        "flags-not-modelled",
+        "warning",
+        f"{', '.join(flags)}: the server's numbers depend on this by rules that the plan does not know; compare with "
+        "the server's log before you rely on it",
+    )
 
 
 def ignored(flags: tuple[str, ...]) -> Notice | None:

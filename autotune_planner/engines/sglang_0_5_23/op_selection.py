@@ -3,11 +3,13 @@ and the model classes of the release."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autotune_planner.engines.resolved import OpUse
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
+from autotune_planner.engines.sglang_0_5_23.rejection import rejected
 from autotune_planner.ops.base import OpCall
 from autotune_planner.ops.bmm_fp8 import BmmFp8
 from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
@@ -48,7 +50,9 @@ def select_ops(
     if quantization == "modelopt_fp8":
         # A dense MLP is split over TP like the experts and runs on gathered rows; attention is local.
         uses += [
-            _use(layer, call, moe if layer.startswith("mlp.") else local) for layer, call in _fp8_linears(model, layout)
+            _use(layer, call, moe if layer.startswith("mlp.") else local)
+            for layer, call in _fp8_linears(model, layout)
+            if _is_quantized(model, layer)
         ]
     return tuple(uses)
 
@@ -60,9 +64,20 @@ def unplanned_ops(
     planned = runner == "flashinfer_cutlass" and quantization is None
     if runner in autotuned_runners and model.num_experts and not planned:
         return f"the {runner} MoE with {quantization or 'bfloat16'} weights"
-    if quantization in ("modelopt_fp4", "modelopt_mixed", "mxfp8"):
+    if quantization in ("modelopt_fp4", "modelopt_mixed", "mxfp8") or (quantization == "modelopt_fp8" and model.is_mla):
         return f"linear layers in {quantization}"
     return None
+
+
+def _is_quantized(model: ModelFacts, layer: str) -> bool:
+    """Whether any decoder layer has this linear in FP8: checkpoints leave modules out by name, whole or in parts.
+
+    Source: ``layers/quantization/modelopt_quant.is_layer_excluded``.
+    """
+    patterns = [re.compile(re.escape(pattern).replace(r"\*", ".*")) for pattern in model.not_quantized]
+    module = layer.replace("attn.", "self_attn.")
+    names = (f"model.layers.{index}.{module}" for index in range(model.num_layers))
+    return any(not any(p.fullmatch(part) for p in patterns for part in (name, *name.split("."))) for name in names)
 
 
 def _use(layer: str, call: OpCall, rows: Rows) -> OpUse:
@@ -74,9 +89,9 @@ def _cutlass_moe(model: ModelFacts, layout: Layout) -> CutlassFusedMoe:
     experts = model.num_experts + layout.redundant_experts
     return CutlassFusedMoe(
         num_experts=experts,
-        local_experts=experts // layout.moe_ep_size,
+        local_experts=_share(experts, layout.moe_ep_size, "the number of experts"),
         hidden_size=model.hidden_size,
-        intermediate_size=model.moe_intermediate_size // layout.moe_tp_size,
+        intermediate_size=_share(model.moe_intermediate_size, layout.moe_tp_size, "the MoE intermediate size"),
         top_k=model.top_k,
         tp_size=layout.moe_tp_size,
         ep_size=layout.moe_ep_size,
@@ -88,14 +103,29 @@ def _cutlass_moe(model: ModelFacts, layout: Layout) -> CutlassFusedMoe:
 
 def _fp8_linears(model: ModelFacts, layout: Layout) -> Iterator[tuple[str, BmmFp8]]:
     """Linears of one decoder layer per rank: attention is split over attention-TP, a dense MLP over TP. KV heads are
-    replicated where there are fewer than ranks."""
+    replicated where there are fewer than ranks. Latent attention has other projections."""
+    if model.is_mla:
+        return
     attn_tp = layout.attn_tp_size
-    heads = model.num_heads // attn_tp
+    heads = _share(model.num_heads, attn_tp, "the number of attention heads")
     kv_heads = max(1, model.num_kv_heads // attn_tp)
     hidden, head = model.hidden_size, model.head_dim
     yield "attn.qkv_proj", BmmFp8(n=(heads + 2 * kv_heads) * head, k=hidden)
     yield "attn.o_proj", BmmFp8(n=hidden, k=heads * head)
     if not model.num_experts:
-        width = model.intermediate_size // layout.tp_size
+        width = _share(model.intermediate_size, layout.tp_size, "the intermediate size")
         yield "mlp.gate_up_proj", BmmFp8(n=2 * width, k=hidden)
         yield "mlp.down_proj", BmmFp8(n=hidden, k=width)
+
+
+def _share(total: int, ranks: int, what: str) -> int:
+    """One rank's part. The server asserts that it is whole when it builds its layers."""
+    if total % ranks:
+        divisors = [size for size in range(1, total + 1) if total % size == 0 and size <= ranks]
+        raise rejected(
+            "--tp-size",
+            f"{what}, {total}, is not divisible over {ranks} ranks",
+            f"a parallel size that divides it: {', '.join(map(str, divisors))}",
+            source="layers/moe/fused_moe_triton/layer.py, layers/linear.py",
+        )
+    return total // ranks

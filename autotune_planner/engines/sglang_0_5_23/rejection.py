@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+from autotune_planner import profiles
+from autotune_planner.deployment.model import Deployment
+from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE
 from autotune_planner.errors import DeploymentError
 
 
 def rejected(flag: str, rule: str, hint: str, *, source: str) -> DeploymentError:
     """An error for a deployment that the server refuses at start. ``source`` is the server's own function."""
-    return DeploymentError(f"{flag}: {rule} ({source})", code="server-rejects", where=flag, hint=hint)
+    return DeploymentError(f"{rule} (SGLang: {source})", code="server-rejects", where=flag, hint=hint)
+
+
+@contextlib.contextmanager
+def located(deployment: Deployment) -> Iterator[None]:
+    """Say in which line of the deployment file the flag of a rejection was written, if it came from one."""
+    try:
+        yield
+    except DeploymentError as error:
+        flag = error.where or ""
+        if flag.startswith("--"):
+            name = flag.removeprefix("--").replace("-", "_")
+            fields = {known: field for field, known in profiles.load("engines", PROFILE)["field_flags"].items()}
+            path = tuple(fields[name].split(".")) if name in fields else ("flags", name)
+            if path in deployment.marks:
+                error.where = f"{deployment.marks[path]}: {'.'.join(path)} ({flag})"
+        raise

@@ -24,14 +24,19 @@ from autotune_planner.engines.sglang_0_5_23 import (
 )
 from autotune_planner.engines.sglang_0_5_23 import (
     autotune,
+    compatibility,
     cuda_graph,
     derivations,
     moe,
     notices,
     op_selection,
     parallel,
+    quantization,
     runtime,
     speculative,
+)
+from autotune_planner.engines.sglang_0_5_23 import (
+    environment as variables,
 )
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
 from autotune_planner.engines.sglang_0_5_23.environment import Environment
@@ -40,6 +45,7 @@ from autotune_planner.engines.sglang_0_5_23.graph_settings import (
     clamped_to_chunk,
     graph_settings,
     without_deepseek_prefill,
+    without_graphs,
 )
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts, model_facts
 
@@ -52,11 +58,17 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     arguments = parallel.attention_dp_alias(given)
     model = model_facts(deployment.model, arguments.dtype, arguments.context_length)
     capability = deployment.gpu.compute_capability
+    checkpoint = quantization.checkpoint_quantization(model)
+    quantization.check(arguments.quantization, checkpoint, capability[0] if capability else 0)
 
     graphs = graph_settings(arguments, model, deployment)
     attention = attention_rules.resolve_attention(arguments, model, capability, deployment.gpu.memory_mib)
+    graphs = without_graphs(graphs, attention, arguments)
     graphs = replace(graphs, prefill=without_deepseek_prefill(graphs.prefill, model, attention))
     parallel.check_sizes(arguments)
+    compatibility.check_dp_lm_head(arguments)
+    compatibility.check_context_parallel(arguments)
+    compatibility.check_roles(arguments, is_multimodal=model.is_multimodal)
     chunk = parallel.divided_chunk(graphs.chunk, arguments.attn_dp_size)
     graphs = replace(graphs, prefill=clamped_to_chunk(graphs.prefill, chunk, arguments.attn_dp_size))
     experts = moe.resolve_moe(arguments, model, capability)
@@ -67,7 +79,7 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
         dynamic_chunking=arguments.enable_dynamic_chunking,
         pp_size=arguments.pp_size,
     )
-    capacity = moe.a2a_capacity(buffer_tokens, environment.get("SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK"))
+    capacity = moe.a2a_capacity(buffer_tokens, environment.number(variables.DISPATCH_TOKENS))
     assert graphs.decode.max_bs is not None
     moe.check_a2a_budget(
         arguments=arguments,
@@ -82,6 +94,7 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     parallel.check_page_size(chunk, attention.page_size, arguments.disaggregation_mode)
     parallel.check_dense_tp(arguments.moe_dense_tp_size, arguments.tp_size)
     speculative.check_pipeline(drafts.algorithm, arguments.pp_size, arguments.disaggregation_mode)
+    compatibility.check_server_args(arguments)
 
     resolved = _arguments(arguments, graphs, attention, experts, drafts, chunk, buffer_tokens, capacity)
     facts = _Facts(deployment, given, arguments, model, attention, environment, extend_on)
@@ -194,7 +207,8 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
         speculative=resolved.speculative_algorithm is not None,
         disaggregation_mode=resolved.disaggregation_mode,
     )
-    model_quantization = resolved.quantization or moe.checkpoint_quantization(model)
+    checkpoint = quantization.checkpoint_quantization(model)
+    model_quantization = quantization.model_quantization(arguments.quantization, checkpoint)
     no_autotune = autotune.skip_reason(
         arguments,
         runner=resolved.moe_runner_backend,
@@ -262,7 +276,7 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
         moe_ep_size=resolved.moe_ep_size,
         redundant_experts=arguments.ep_num_redundant_experts,
         enable_alltoall=resolved.moe_a2a_backend == "flashinfer",
-        use_fused_finalize=facts.environment.flag("SGLANG_FLASHINFER_MOE_FUSED_FINALIZE"),
+        use_fused_finalize=facts.environment.flag(variables.FUSED_FINALIZE),
         cutlass_tune_max=tune_max(rows(decode_tokens)),
     )
     ops = (
@@ -358,7 +372,7 @@ def _cache_place(facts: _Facts, resolved: Arguments) -> CachePlace:
         f"skip_ops={skip}",
     )
     return CachePlace(
-        cache_dir=facts.environment.get("SGLANG_CACHE_DIR") or "~/.cache/sglang",
+        cache_dir=facts.environment.get(variables.CACHE_DIR) or "~/.cache/sglang",
         flashinfer_version=str(profiles.load("engines", PROFILE)["flashinfer_version"]),
         compute_capability=facts.deployment.gpu.compute_capability or (0, 0),
         key_parts=parts,
@@ -385,7 +399,10 @@ def _notices(
             resolved.max_running_requests or 0,
             resolved.attn_dp_size,
         ),
+        notices.uneven_experts(resolved.tp_size, resolved.ep_size),
+        notices.unreadable_environment(facts.environment.unreadable()),
         notices.ignored(argument_rules.ignored_flags(deployment)),
+        notices.unmodelled(argument_rules.unmodelled_flags(deployment)),
         notices.model_path_spelling(deployment.model_path),
     ]
     if deployment.kv_token_capacity is None and resolved.max_running_requests is None:
@@ -394,13 +411,15 @@ def _notices(
     if measured.capture_bs is None and resolved.cuda_graph_decode.backend != "disabled":
         found.append(notices.no_capture_sizes(measured.cuda_graph_bs_alignment))
     if measured.should_run_flashinfer_autotune:
+        if not facts.environment.flag(variables.REUSE_CACHE, default=True):
+            found.append(notices.cache_not_reused(variables.REUSE_CACHE))
         table = profiles.load("engines", PROFILE)
         found += [
             notices.extend_not_tuned(
                 closed_because=gate.closed_because,
                 enabled=facts.extend_on,
                 ceiling=resolved.autotune_extend_ceiling,
-                variable=autotune.EXTEND_VARIABLE,
+                variable=variables.EXTEND,
             ),
             notices.logits_of_dummy(measured.decode_autotune_tokens, model.vocab_size),
             notices.unplanned(
@@ -419,7 +438,7 @@ def _notices(
                     batch=shape.max_bs, per_request=shape.num_tokens_per_req, ceiling=resolved.autotune_extend_ceiling
                 )
             )
-        if model.num_experts:
+        if model.num_experts and resolved.moe_tp_size:
             largest = max((rows for rows in _values(moe_rows) if rows is not None), default=0)
             width = model.moe_intermediate_size // resolved.moe_tp_size
             found.append(notices.index_overflow(largest, model.top_k, width))
