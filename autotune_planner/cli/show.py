@@ -79,7 +79,13 @@ def _same_content(path: Path) -> list[list[Path]]:
         if file.is_file():
             groups[file.read_bytes()].append(file)
     if not groups:
-        raise UsageError(f"{path} holds no *.json file", code="no-such-file", where=str(path))
+        below = next(path.rglob("rank_*.json"), None)
+        raise UsageError(
+            "the directory holds no *.json file",
+            code="no-such-file",
+            where=str(path),
+            hint=f"autotune-plan show {below.parent}" if below else None,
+        )
     return list(groups.values())
 
 
