@@ -74,7 +74,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     try:
-        return int(app(args=arguments, prog_name="autotune-plan", standalone_mode=False) or 0)
+        ours, flags = _split(arguments)
+        return int(app(args=ours, prog_name="autotune-plan", standalone_mode=False, obj=flags) or 0)
     except PlannerError as error:
         return _report(error, arguments)
     except typer.Abort:
@@ -103,9 +104,16 @@ def _bug() -> int:
     return ExitCode.BUG
 
 
+def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """Our own arguments, and the server's flags behind ``--``."""
+    if "--" not in arguments:
+        return arguments, None
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
 def _report(error: PlannerError, arguments: list[str]) -> int:
-    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if "--json" in ours:
+    if "--json" in _split(arguments)[0]:
         print(json.dumps(error_document(error), indent=2))
     else:
         talk_console().print(error_view(error))

@@ -44,6 +44,7 @@ def _place(text: str | None) -> str | None:
 
 
 def run(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="Deployment file (YAML).")],
     gpus: Annotated[str, typer.Option("--gpus", metavar="N|all", help="GPUs to tune on; one is enough.")] = "all",
     device: Annotated[Device, typer.Option("--device", help="simulated: no GPU, timings from a cost model.")] = (
@@ -62,6 +63,8 @@ def run(
 ) -> None:
     """Tune every planned op on real GPUs, without weights, and write the cache that the server loads at start."""
     count, place = _gpu_count(gpus), _place(cache_dir)
+    if context.obj is not None:
+        raise UsageError("run takes a deployment file, no flags after --", code="usage", hint="autotune-plan run FILE")
     kind: DeviceKind = "simulated" if device is Device.SIMULATED else "cuda"
     plan = pipeline.plan(load_deployment(file), os.environ)
     if not plan.units:
