@@ -82,7 +82,8 @@ def meant_field(key: str, section: FieldPath) -> FieldPath | None:
     here = nearest(key, known_keys(section))
     if here is not None:
         return (here,)
-    other = nearest(key, elsewhere)
+    # Stricter: a server flag without a field, such as page_size, must not be taken for tp_size.
+    other = nearest(key, elsewhere, cutoff=0.8)
     return None if other is None else elsewhere[other]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that ``name`` most likely means, or None if none is close. Case and ``-`` do not count."""
     by_plain = {_plain(candidate): candidate for candidate in known}
-    found = get_close_matches(_plain(name), by_plain, n=1, cutoff=0.6)
+    found = get_close_matches(_plain(name), by_plain, n=1, cutoff=cutoff)
     return by_plain[found[0]] if found else None
 
 
