@@ -18,7 +18,7 @@ from autotune_planner.cache.merge import merged
 from autotune_planner.cache.v1 import Entry, V1File, entry_of, read_v1, render_v1
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.engines.resolved import CachePlace
-from autotune_planner.errors import CacheFileError, NotPossibleHereError, UsageError
+from autotune_planner.errors import CacheFileError, DeploymentError, NotPossibleHereError, UsageError
 from autotune_planner.plan.plan import Plan, make_plan
 from autotune_planner.tuning.devices import SIMULATED, CudaDevice, DeviceKind, cuda_devices, require_flashinfer
 from autotune_planner.tuning.lock import tuning_lock
@@ -187,6 +187,15 @@ def _kept(target: Target, tuned: Tuned, ours: Mapping[str, Entry]) -> _Kept:
     except CacheFileError:
         return _Kept({}, {})
     return _Kept(entries, files[0].records)
+
+
+def require_startable(plan: Plan) -> None:
+    """``DeploymentError`` where the server would accept its arguments and then fail while it builds the model."""
+    for notice in plan.resolved.notices:
+        if notice.code in ("shapes-do-not-divide", "ep-does-not-divide-tp"):
+            raise DeploymentError(
+                notice.message, code=notice.code, hint="autotune-plan compute shows the sizes per rank"
+            )
 
 
 def require_tunable_architecture(plan: Plan) -> None:

@@ -67,6 +67,7 @@ def run(
         raise UsageError("run takes a deployment file, no flags after --", code="usage", hint="autotune-plan run FILE")
     kind: DeviceKind = "simulated" if device is Device.SIMULATED else "cuda"
     plan = pipeline.plan(load_deployment(file), os.environ)
+    pipeline.require_startable(plan)
     if not plan.units:
         pipeline.require_tunable_architecture(plan)
         reason = nothing_to_tune_reason(plan)

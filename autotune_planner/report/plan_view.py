@@ -35,7 +35,8 @@ def plan_view(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | Non
 
 def nothing_to_tune_reason(plan: Plan) -> str:
     """Why a plan has no work units."""
-    reason = plan.resolved.no_autotune_reason
+    errors = [notice.message for notice in plan.resolved.notices if notice.code == "shapes-do-not-divide"]
+    reason = plan.resolved.no_autotune_reason or next(iter(errors), None)
     return reason or "the server would autotune, but this deployment reaches no op that its tuner can tune"
 
 

@@ -56,22 +56,39 @@ def test_an_invalid_deployment_exits_3(cli, deployment, changes, where, words):
     assert "Traceback" not in result.err
 
 
+def test_a_server_without_rules_exits_3(cli, deployment):
+    result = cli("compute", deployment(engine="vllm"))
+    assert result.code == 3
+    assert "deployment.yaml:6" in result.err
+    assert "known: sglang" in result.err
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"engine": "vllm"}, ["vllm", "sglang"]),
-        ({"parallel": "{tp: 1024}"}, ["768", "1024"]),  # MoE intermediate size over 1024 ranks
-        (
-            {"parallel": "{tp: 3}", "model": "llama-3.1-8b-fp8", "moe": None},
-            ["32", "3 ranks", "1, 2"],  # attention heads
-        ),
+        ({"parallel": "{tp: 1024}"}, "attention heads 32 over 1024 ranks"),
+        ({"parallel": "{tp: 64, dp: 64, dp_attention: true, ep: 1}"}, None),  # 768 / 64 = 12, one head group a rank
+        ({"parallel": "{tp: 5, dp: 5, dp_attention: true}"}, "MoE intermediate size 768 over 5 ranks"),
+        ({"parallel": "{tp: 3}", "model": "llama-3.1-8b-fp8", "moe": None}, "attention heads 32 over 3 ranks"),
     ],
 )
-def test_what_no_server_can_build_exits_3(cli, deployment, changes, words):
-    result = cli("compute", deployment(**changes))
-    assert result.code == 3
-    assert "deployment.yaml:" in result.err
-    assert all(word in result.err for word in words)
+def test_shapes_that_cannot_be_split_are_an_error_and_are_not_tuned(cli, deployment, tmp_path, changes, words):
+    """The server resolves such arguments and fails while it builds the model, so compute still shows the numbers."""
+    path = deployment(**changes)
+    computed = cli("compute", path, "--json")
+    document = json.loads(computed.out)
+    assert computed.code == 0
+    errors = [notice["message"] for notice in document["warnings"] if notice["level"] == "error"]
+    if words is None:
+        assert errors == []
+        assert document["ops"]
+        return
+    assert words in errors[0]
+    assert document["ops"] == []
+    ran = cli("run", path, "--device", "simulated", "--cache-dir", tmp_path / "cache")
+    assert ran.code == 3
+    assert words in ran.err
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_model_folder_without_config_json_exits_3(cli, deployment, tmp_path):

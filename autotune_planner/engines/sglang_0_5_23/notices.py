@@ -123,6 +123,17 @@ def model_path_spelling(model_path: str) -> Notice:
     )
 
 
+def uneven_shapes(what: str | None) -> Notice | None:
+    if what is None:
+        return None
+    return Notice(
+        "shapes-do-not-divide",
+        "error",
+        f"{what}: not divisible; the server accepts its arguments and then fails when it builds the model; give "
+        "parallel sizes that divide it",
+    )
+
+
 def uneven_experts(tp_size: int, ep_size: int) -> Notice | None:
     """The server checks this only when it builds its process groups."""
     if tp_size % ep_size == 0:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from autotune_planner.engines.resolved import OpUse
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
-from autotune_planner.engines.sglang_0_5_23.rejection import rejected
 from autotune_planner.ops.base import OpCall
 from autotune_planner.ops.bmm_fp8 import BmmFp8
 from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
@@ -57,6 +56,24 @@ def select_ops(
     return tuple(uses)
 
 
+def uneven_shape(model: ModelFacts, layout: Layout) -> str | None:
+    """What of a model cannot be split evenly over the ranks, as text; None where all can.
+
+    The server resolves its arguments all the same, and fails an assertion when it builds its layers
+    (``layers/moe/fused_moe_triton/layer.py``, ``layers/linear.py`` and the model classes).
+    """
+    experts = model.num_experts + layout.redundant_experts
+    parts = [("attention heads", model.num_heads, layout.attn_tp_size)]
+    if model.num_experts:
+        parts += [
+            ("experts", experts, layout.moe_ep_size),
+            ("MoE intermediate size", model.moe_intermediate_size, layout.moe_tp_size),
+        ]
+    else:
+        parts.append(("intermediate size", model.intermediate_size, layout.tp_size))
+    return next((f"{what} {total} over {ranks} ranks" for what, total, ranks in parts if total % max(ranks, 1)), None)
+
+
 def unplanned_ops(
     model: ModelFacts, *, runner: str, quantization: str | None, autotuned_runners: list[str]
 ) -> str | None:
@@ -89,9 +106,9 @@ def _cutlass_moe(model: ModelFacts, layout: Layout) -> CutlassFusedMoe:
     experts = model.num_experts + layout.redundant_experts
     return CutlassFusedMoe(
         num_experts=experts,
-        local_experts=_share(experts, layout.moe_ep_size, "the number of experts"),
+        local_experts=experts // layout.moe_ep_size,
         hidden_size=model.hidden_size,
-        intermediate_size=_share(model.moe_intermediate_size, layout.moe_tp_size, "the MoE intermediate size"),
+        intermediate_size=model.moe_intermediate_size // layout.moe_tp_size,
         top_k=model.top_k,
         tp_size=layout.moe_tp_size,
         ep_size=layout.moe_ep_size,
@@ -107,25 +124,12 @@ def _fp8_linears(model: ModelFacts, layout: Layout) -> Iterator[tuple[str, BmmFp
     if model.is_mla:
         return
     attn_tp = layout.attn_tp_size
-    heads = _share(model.num_heads, attn_tp, "the number of attention heads")
+    heads = model.num_heads // attn_tp
     kv_heads = max(1, model.num_kv_heads // attn_tp)
     hidden, head = model.hidden_size, model.head_dim
     yield "attn.qkv_proj", BmmFp8(n=(heads + 2 * kv_heads) * head, k=hidden)
     yield "attn.o_proj", BmmFp8(n=hidden, k=heads * head)
     if not model.num_experts:
-        width = _share(model.intermediate_size, layout.tp_size, "the intermediate size")
+        width = model.intermediate_size // layout.tp_size
         yield "mlp.gate_up_proj", BmmFp8(n=2 * width, k=hidden)
         yield "mlp.down_proj", BmmFp8(n=hidden, k=width)
-
-
-def _share(total: int, ranks: int, what: str) -> int:
-    """One rank's part. The server asserts that it is whole when it builds its layers."""
-    if total % ranks:
-        divisors = [size for size in range(1, total + 1) if total % size == 0 and size <= ranks]
-        raise rejected(
-            "--tp-size",
-            f"{what}, {total}, is not divisible over {ranks} ranks",
-            f"a parallel size that divides it: {', '.join(map(str, divisors))}",
-            source="layers/moe/fused_moe_triton/layer.py, layers/linear.py",
-        )
-    return total // ranks

@@ -279,6 +279,7 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
         use_fused_finalize=facts.environment.flag(variables.FUSED_FINALIZE),
         cutlass_tune_max=tune_max(rows(decode_tokens)),
     )
+    uneven = op_selection.uneven_shape(model, layout)
     ops = (
         op_selection.select_ops(
             model,
@@ -288,7 +289,7 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
             local=local,
             moe=gathered,
         )
-        if no_autotune is None
+        if no_autotune is None and uneven is None
         else ()
     )
     passes = autotune.pass_decisions(
@@ -323,7 +324,7 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
             capacity_given=deployment.kv_token_capacity is not None,
             context_len=model.context_len,
         ),
-        notices=_notices(facts, default_chunk, resolved, measured, gate, gathered, model_quantization),
+        notices=_notices(facts, default_chunk, resolved, measured, gate, gathered, model_quantization, uneven),
     )
 
 
@@ -388,6 +389,7 @@ def _notices(
     gate: autotune.ExtendGate,
     moe_rows: op_selection.Rows,
     model_quantization: str | None,
+    uneven: str | None,
 ) -> tuple[Notice, ...]:
     model, given, deployment = facts.model, facts.given, facts.deployment
     chunk = default_chunk if given.chunked_prefill_size is None else given.chunked_prefill_size
@@ -400,6 +402,7 @@ def _notices(
             resolved.attn_dp_size,
         ),
         notices.uneven_experts(resolved.tp_size, resolved.ep_size),
+        notices.uneven_shapes(uneven),
         notices.unreadable_environment(facts.environment.unreadable()),
         notices.ignored(argument_rules.ignored_flags(deployment)),
         notices.unmodelled(argument_rules.unmodelled_flags(deployment)),
