@@ -29,9 +29,9 @@ VIRTUAL_GPUS = 16  # of the simulated device
 WORK_FOLDER = ".autotune-plan"  # journal, lock and worker logs, inside the target directory
 
 
-def plan(deployment: Deployment, environ: Mapping[str, str]) -> Plan:
+def plan(deployment: Deployment, environ: Mapping[str, str], assume_rules: str | None = None) -> Plan:
     """Resolve a deployment by its server's rules and plan what is tuned. ``DeploymentError`` if it is rejected."""
-    return make_plan(engines.resolve(deployment, environ=environ))
+    return make_plan(engines.resolve(deployment, environ, assume_rules))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from autotune_planner import pipeline
-from autotune_planner.cli.source import LaunchOptions, deployment_of
+from autotune_planner.cli.source import AssumeRules, LaunchOptions, deployment_of
 from autotune_planner.report.console import data_console, talk_console
 from autotune_planner.report.plan_document import plan_document
 from autotune_planner.report.plan_view import plan_view, print_notices
@@ -25,6 +25,7 @@ def compute(
     ),
     explain: Annotated[bool, typer.Option("--explain", help="Add how each number came about.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    assume_rules: AssumeRules = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="With flags after --: the GPU, such as H200.")] = None,
     engine: Annotated[
         str | None, typer.Option("--engine", help="With flags after --: the server.", metavar="sglang==VERSION")
@@ -41,7 +42,7 @@ def compute(
     The deployment is a file, or the server's own flags: autotune-plan compute --gpu H200 -- --model-path ... --tp 8
     """
     options = LaunchOptions(gpu, engine, model_dir, kv_token_capacity)
-    plan = pipeline.plan(deployment_of(file, context.obj, options), os.environ)
+    plan = pipeline.plan(deployment_of(file, context.obj, options), os.environ, assume_rules)
     place = plan.resolved.cache_place
     exact = exact_keys(plan) if keys else None
     if json:

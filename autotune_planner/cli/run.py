@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from autotune_planner import pipeline
+from autotune_planner.cli.source import AssumeRules
 from autotune_planner.deployment.load import load_deployment
 from autotune_planner.errors import ExitCode, UsageError
 from autotune_planner.report.console import data_console, talk_console
@@ -60,13 +61,14 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tuned and written, and end.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run has finished.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    assume_rules: AssumeRules = None,
 ) -> None:
     """Tune every planned op on real GPUs, without weights, and write the cache that the server loads at start."""
     count, place = _gpu_count(gpus), _place(cache_dir)
     if context.obj is not None:
         raise UsageError("run takes a deployment file, no flags after --", code="usage", hint="autotune-plan run FILE")
     kind: DeviceKind = "simulated" if device is Device.SIMULATED else "cuda"
-    plan = pipeline.plan(load_deployment(file), os.environ)
+    plan = pipeline.plan(load_deployment(file), os.environ, assume_rules)
     pipeline.require_startable(plan)
     if not plan.units:
         pipeline.require_tunable_architecture(plan)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from autotune_planner import engines
 from autotune_planner.deployment.gpus import load_gpu
@@ -12,6 +15,11 @@ from autotune_planner.deployment.launch_line import deployment_of_launch_line
 from autotune_planner.deployment.load import load_deployment
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.errors import UsageError
+
+AssumeRules = Annotated[
+    str | None,
+    typer.Option("--assume-rules", help="Rules of this release for a server that has none here.", metavar="VERSION"),
+]
 
 
 @dataclass(frozen=True)

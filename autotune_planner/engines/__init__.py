@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from autotune_planner import profiles
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.engines import sglang_0_5_23
-from autotune_planner.engines.resolved import Resolved
+from autotune_planner.engines.resolved import Notice, Resolved
 from autotune_planner.errors import DeploymentError
 
 _RULES = {"0.5.23": sglang_0_5_23.resolve}
@@ -16,11 +17,14 @@ NAME = "sglang"
 _NEWEST = "0.5.23"
 
 
-def resolve(deployment: Deployment, environ: Mapping[str, str] | None = None) -> Resolved:
+def resolve(
+    deployment: Deployment, environ: Mapping[str, str] | None = None, assume_rules: str | None = None
+) -> Resolved:
     """Apply the rules of ``deployment.engine_version``, the newest known by default.
 
-    ``environ`` is the process environment; variables of the deployment file win over it. ``DeploymentError`` for a
-    release without rules, and for a deployment that the server refuses.
+    ``environ`` is the process environment; variables of the deployment file win over it. ``assume_rules`` stands in for
+    a release without rules, with a warning. ``DeploymentError`` for such a release without it, and for a deployment
+    that the server refuses.
     """
     if deployment.engine != NAME:
         raise DeploymentError(
@@ -29,13 +33,26 @@ def resolve(deployment: Deployment, environ: Mapping[str, str] | None = None) ->
             where=deployment.where("engine"),
             hint=f"known: {NAME}",
         )
-    return _RULES[_known(deployment.engine_version, deployment.where("engine_version"))](deployment, environ or {})
+    version = deployment.engine_version or _NEWEST
+    if assume_rules is None or version in _RULES:
+        return _RULES[_known(version, deployment.where("engine_version"))](deployment, environ or {})
+    resolved = _RULES[_known(assume_rules, "--assume-rules")](deployment, environ or {})
+    return replace(resolved, notices=(_assumed(version, assume_rules), *resolved.notices))
 
 
 def flag_table(version: str | None) -> Mapping[str, Any]:
     """Command-line flags of a release: server argument -> type, aliases, choices. The newest known by default."""
     table: Mapping[str, Any] = profiles.load("engines", f"{NAME}-{_known(version, '--engine')}")["flags"]
     return table
+
+
+def _assumed(version: str, rules: str) -> Notice:
+    return Notice(
+        "rules-assumed",
+        "warning",
+        f"there are no rules for {NAME} {version}: every number is what {NAME} {rules} would compute, its FlashInfer "
+        "version and cache path included; the server may differ",
+    )
 
 
 def _known(version: str | None, where: str | None) -> str:
@@ -46,6 +63,6 @@ def _known(version: str | None, where: str | None) -> str:
             f"no rules for {NAME} {version}",
             code="unknown-engine-version",
             where=where,
-            hint=f"known: {', '.join(_RULES)}",
+            hint=f"known: {', '.join(_RULES)}; with --assume-rules {_NEWEST} its rules stand in",
         )
     return version

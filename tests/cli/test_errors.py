@@ -63,6 +63,24 @@ def test_a_server_without_rules_exits_3(cli, deployment):
     assert "known: sglang" in result.err
 
 
+def test_rules_can_be_assumed_for_a_release_without_any_and_say_so(cli, deployment):
+    path = deployment(engine_version="0.5.24")
+    refused = cli("compute", path)
+    assert refused.code == 3
+    assert "--assume-rules 0.5.23" in refused.err
+    assumed = cli("compute", path, "--assume-rules", "0.5.23", "--json")
+    document = json.loads(assumed.out)
+    assert assumed.code == 0
+    assert document["warnings"][0]["code"] == "rules-assumed"
+    assert "0.5.24" in document["warnings"][0]["message"]
+    assert cli("compute", path, "--assume-rules", "0.1").code == 3
+
+
+def test_known_rules_are_not_overridden(cli, deployment):
+    document = json.loads(cli("compute", deployment(), "--assume-rules", "0.5.23", "--json").out)
+    assert "rules-assumed" not in {notice["code"] for notice in document["warnings"]}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -240,7 +258,7 @@ def test_nothing_to_tune_exits_0_says_why_and_writes_nothing(cli, deployment, tm
 
 
 def test_a_bug_exits_1_and_asks_for_a_report(cli, deployment, monkeypatch):
-    def bug(*_):
+    def bug(*_, **__):
         raise ZeroDivisionError
 
     monkeypatch.setattr(pipeline, "plan", bug)
