@@ -6,9 +6,7 @@ then the tuning contexts with the default tactic racing, then the calls. A size 
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -17,8 +15,9 @@ from autotune_planner.deployment.model import Gpu
 from autotune_planner.errors import NotPossibleHereError
 from autotune_planner.ops.base import OpCall
 from autotune_planner.tuning import flashinfer_internals as internals
+from autotune_planner.tuning.child import flashinfer_child
 from autotune_planner.tuning.contexts import tuning_contexts
-from autotune_planner.tuning.devices import SIMULATED, DeviceKind
+from autotune_planner.tuning.devices import DeviceKind
 
 
 @dataclass(frozen=True)
@@ -76,23 +75,14 @@ def _replay(
     gpu: Gpu,
     log_path: str,
 ) -> None:
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    internals.import_flashinfer(quiet=False)
-    from flashinfer.autotuner import AutoTuner
+    timer: internals.Timer | None = None if device == "cuda" else lambda *_: 1.0  # only counted, never compared
+    with flashinfer_child(log_path, gpu, timer) as tensors, internals.watched_tuner() as watch:
+        from flashinfer.autotuner import AutoTuner
 
-    with contextlib.ExitStack() as stack:
-        if device == "simulated":
-            assert gpu.compute_capability is not None
-            stack.enter_context(
-                internals.without_gpu(gpu.compute_capability, f"{SIMULATED} {gpu.name}", lambda *_: 1.0)
-            )
-        watch = stack.enter_context(internals.watched_tuner())
         loaded = AutoTuner.get().load_configs(path)
         replayed = []
         for call in calls:
-            bind = call.prepare("cuda" if device == "cuda" else "meta")
+            bind = call.prepare(tensors)
             for m in sizes:
                 watch.reset()
                 with tuning_contexts(None):

@@ -16,8 +16,8 @@ from typing import Any
 from autotune_planner.ops.base import Bind, JitModule, OpCall
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning import flashinfer_internals as internals
+from autotune_planner.tuning.child import flashinfer_child
 from autotune_planner.tuning.contexts import tuning_contexts
-from autotune_planner.tuning.devices import SIMULATED
 from autotune_planner.tuning.messages import (
     BuildModules,
     ModuleBuilding,
@@ -34,33 +34,20 @@ from autotune_planner.tuning.simulated import CostModel
 def main(connection: Connection, spec: WorkerSpec) -> None:
     """Serve requests until ``None`` comes or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _redirect_output(spec.log_path)
     if spec.visible_device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = spec.visible_device
-    internals.import_flashinfer(quiet=False)
-    internals.keep_tqdm_in_process()
-    with contextlib.ExitStack() as stack, contextlib.suppress(EOFError, BrokenPipeError):
-        cost_model = None
-        if spec.device == "simulated":
-            assert spec.gpu.compute_capability is not None
-            cost_model = CostModel(spec.gpu, spec.seed)
-            name = f"{SIMULATED} {spec.gpu.name}"
-            stack.enter_context(internals.without_gpu(spec.gpu.compute_capability, name, cost_model))
-        tuner = _UnitTuner("cuda" if cost_model is None else "meta", cost_model)
+    cost_model = CostModel(spec.gpu, spec.seed) if spec.device == "simulated" else None
+    with (
+        flashinfer_child(spec.log_path, spec.gpu, cost_model) as device,
+        contextlib.suppress(EOFError, BrokenPipeError),
+    ):
+        tuner = _UnitTuner(device, cost_model)
         connection.send(WorkerReady(internals.collect_metadata()))
         while (request := connection.recv()) is not None:
             if isinstance(request, BuildModules):
                 _build(request.modules, connection.send)
             elif isinstance(request, TuneUnit):
                 connection.send(tuner.tune(request.unit))
-
-
-def _redirect_output(path: str) -> None:
-    """Send stdout and stderr of this process, compiled code included, to the log file."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    os.close(log)
 
 
 def _build(modules: Iterable[JitModule], send: Callable[[Any], None]) -> None:
