@@ -57,7 +57,6 @@ def deployment_of(file: Path | None, flags: Sequence[str] | None, options: Launc
         raise UsageError(f"--engine {name} is not known", code="usage", hint=f"--engine {engines.NAME}")
     return deployment_of_launch_line(
         flags,
-        table=engines.flag_table(version or None),
         gpu=load_gpu(options.gpu),
         model_dir=str(options.model_dir) if options.model_dir else None,
         engine_version=version or None,

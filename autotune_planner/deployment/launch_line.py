@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune_planner.deployment import models
+from autotune_planner.deployment.flag_table import FlagTable, flag_table
 from autotune_planner.deployment.model import Deployment, Gpu, Model
 from autotune_planner.deployment.suggestions import nearest_first
 from autotune_planner.errors import DeploymentError
-
-FlagTable = Mapping[str, Mapping[str, Any]]
-"""Server argument -> {type, choices, aliases, cli_name, nargs}, as in ``profiles/engines``."""
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
@@ -68,9 +66,9 @@ def parse_launch_line(line: str | Sequence[str], table: FlagTable) -> LaunchLine
 def deployment_of_launch_line(
     line: str | Sequence[str],
     *,
-    table: FlagTable,
     gpu: Gpu,
     model_dir: str | None = None,
+    engine: str = "sglang",
     engine_version: str | None = None,
     kv_token_capacity: int | None = None,
 ) -> Deployment:
@@ -78,7 +76,7 @@ def deployment_of_launch_line(
 
     ``DeploymentError`` where the server's parser refuses the line, or where no configuration of its model is here.
     """
-    parsed = parse_launch_line(line, table)
+    parsed = parse_launch_line(line, flag_table(engine, engine_version))
     values = dict(parsed.values)
     path = values.pop("model_path", None)
     if path is None:
@@ -101,6 +99,7 @@ def deployment_of_launch_line(
         gpu=gpu,
         model=model,
         model_path=path,
+        engine=engine,
         engine_version=engine_version,
         draft_model=None if draft_path is None else _model_at(draft_path, model_dir),
         flags=values,

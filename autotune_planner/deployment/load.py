@@ -14,6 +14,8 @@ from pydantic import ValidationError
 from autotune_planner.deployment import models
 from autotune_planner.deployment.fields import shown
 from autotune_planner.deployment.gpus import gpu_of_form, load_gpu
+from autotune_planner.deployment.launch_in_file import launch_of_file
+from autotune_planner.deployment.launch_line import LaunchLine
 from autotune_planner.deployment.model import (
     Decode,
     Deployment,
@@ -60,7 +62,8 @@ def deployment_from(
         form = DeploymentForm.model_validate(dict(content))
     except ValidationError as error:
         raise_problems(error, marks)
-    return _Loading(form, marks, Path(folder), model_dir).deployment()
+    line = None if form.launch is None else launch_of_file(form, marks)
+    return _Loading(form, line, marks, Path(folder), model_dir).deployment()
 
 
 @dataclass(frozen=True)
@@ -68,19 +71,13 @@ class _Loading:
     """One file on its way to a :class:`Deployment`."""
 
     form: DeploymentForm
+    line: LaunchLine | None
     marks: SourceMarks
     folder: Path
     model_dir: str | None
 
     def deployment(self) -> Deployment:
         form = self.form
-        if form.launch is not None:
-            raise self.error(
-                ("launch",),
-                "launch lines are not read from a file",
-                "launch-line",
-                "give the server's flags on the command line: compute --gpu H200 -- <flags>",
-            )
         gpu = self.gpu()
         model, model_path = self.model()
         return Deployment(
@@ -97,10 +94,11 @@ class _Loading:
             draft_model=self.draft_model(),
             multimodal=self.multimodal(model),
             moe=Moe(**dict(form.moe)),
-            flags={name: value for name, value in form.flags.items() if value is not None},
+            flags=self.flags(),
+            launch=self.line.flags if self.line else None,
             kv_token_capacity=form.kv_token_capacity,
             autotune_extend=self.autotune_extend(),
-            env=dict(form.env),
+            env=self.env(),
             traffic=self.traffic(),
             marks=self.marks,
         )
@@ -113,7 +111,7 @@ class _Loading:
 
     def model(self) -> tuple[Model, str]:
         """The model, and its path as the server is given it."""
-        given, path = self.form.model, self.form.model_path
+        given, path = self.form.model, self.form.model_path or self.in_launch("model_path")
         if given is None:
             return self.model_at_path(path)
         with self.placed("model"):
@@ -160,7 +158,7 @@ class _Loading:
         )
 
     def draft_model(self) -> Model | None:
-        path = self.form.speculative.draft_model_path
+        path = self.form.speculative.draft_model_path or self.in_launch("speculative_draft_model_path")
         if path is None:
             return None
         with self.placed("speculative", "draft_model_path"):
@@ -190,16 +188,28 @@ class _Loading:
         return part is not None
 
     def autotune_extend(self) -> bool | None:
-        extend, variable = self.form.autotune.extend, self.form.env.get(EXTEND_VARIABLE)
+        extend, variable = self.form.autotune.extend, self.env().get(EXTEND_VARIABLE)
         if extend is None or variable is None or _TRUTH.get(variable.lower()) is extend:
             return extend
         raise self.error(
             ("autotune", "extend"),
-            f"autotune.extend is {shown(extend)}, but env.{EXTEND_VARIABLE} is {shown(variable)}"
-            + self.at("env", EXTEND_VARIABLE),
+            f"autotune.extend is {shown(extend)}, but {EXTEND_VARIABLE} is {shown(variable)}"
+            + (self.at("env", EXTEND_VARIABLE) or self.at("launch")),
             "disagreement",
             "keep one of the two lines",
         )
+
+    def flags(self) -> dict[str, Any]:
+        """Server flags without a field here; with a launch line, all that it gives."""
+        given = {name: value for name, value in self.form.flags.items() if value is not None}
+        in_line = self.line.values if self.line else {}
+        return {**given, **{name: value for name, value in in_line.items() if name != "model_path"}}
+
+    def env(self) -> dict[str, str]:
+        return {**self.form.env, **(self.line.env if self.line else {})}
+
+    def in_launch(self, argument: str) -> str | None:
+        return self.line.values.get(argument) if self.line else None
 
     def decode(self) -> Decode:
         form = self.form.decode

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from autotune_planner import profiles
+from autotune_planner.deployment.flag_table import unknown_server
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.engines import sglang_0_5_23
 from autotune_planner.engines.resolved import Notice, Resolved
@@ -27,23 +26,12 @@ def resolve(
     that the server refuses.
     """
     if deployment.engine != NAME:
-        raise DeploymentError(
-            f"no rules for the server {deployment.engine}",
-            code="unknown-engine",
-            where=deployment.where("engine"),
-            hint=f"known: {NAME}",
-        )
+        raise unknown_server(deployment.engine, deployment.where("engine"))
     version = deployment.engine_version or _NEWEST
     if assume_rules is None or version in _RULES:
         return _RULES[_known(version, deployment.where("engine_version"))](deployment, environ or {})
     resolved = _RULES[_known(assume_rules, "--assume-rules")](deployment, environ or {})
     return replace(resolved, notices=(_assumed(version, assume_rules), *resolved.notices))
-
-
-def flag_table(version: str | None) -> Mapping[str, Any]:
-    """Command-line flags of a release: server argument -> type, aliases, choices. The newest known by default."""
-    table: Mapping[str, Any] = profiles.load("engines", f"{NAME}-{_known(version, '--engine')}")["flags"]
-    return table
 
 
 def _assumed(version: str, rules: str) -> Notice:

@@ -66,3 +66,12 @@ def test_one_deployment_given_once(cli, arguments):
     result = cli(*arguments)
     assert result.code == 2
     assert "try: " in result.err
+
+
+def test_a_release_without_rules_with_those_of_another(cli):
+    call = ("compute", "--gpu", "H200", "--engine", "sglang==0.5.99", "--json")
+    flags = ("--", "--model-path", "Qwen/Qwen3-30B-A3B")
+    assert cli(*call, *flags).code == 3
+    result = cli(*call, "--assume-rules", "0.5.23", *flags)
+    assert result.code == 0
+    assert "rules-assumed" in [warning["code"] for warning in json.loads(result.out)["warnings"]]

@@ -178,7 +178,6 @@ def test_deployment(tmp_path):
     (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
     deployment = deployment_of_launch_line(
         "A=1 sglang serve --model-path /models/Tiny/ --tp 2",
-        table=TABLE,
         gpu=load_gpu("H200"),
         model_dir=str(tmp_path),
     )
@@ -192,5 +191,5 @@ def test_deployment(tmp_path):
 @pytest.mark.parametrize("line", ["--tp 2", "--model-path /nowhere/Tiny"])
 def test_a_model_is_needed(line):
     with pytest.raises(DeploymentError) as caught:
-        deployment_of_launch_line(line, table=TABLE, gpu=load_gpu("H200"))
+        deployment_of_launch_line(line, gpu=load_gpu("H200"))
     assert caught.value.where == "--model-path"

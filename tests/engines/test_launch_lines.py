@@ -23,7 +23,6 @@ FLAGS = profiles.load("engines", "sglang-0.5.23")["flags"]
 def launched(row, capacity=CAPACITY):
     deployment = deployment_of_launch_line(
         row["args"],
-        table=FLAGS,
         gpu=load_gpu(row["gpu"]),
         model_dir=str(DATA / "models"),
         kv_token_capacity=capacity,

@@ -29,4 +29,6 @@ def located(deployment: Deployment) -> Iterator[None]:
             path = tuple(fields[name].split(".")) if name in fields else ("flags", name)
             if path in deployment.marks:
                 error.where = f"{deployment.marks[path]}: {'.'.join(path)} ({flag})"
+            elif deployment.launch is not None and ("launch",) in deployment.marks:
+                error.where = f"{deployment.marks[('launch',)]}: launch ({flag})"
         raise
