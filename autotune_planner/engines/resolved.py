@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autotune_planner.deployment.model import Gpu, Model
+from autotune_planner.deployment.model import Gpu, Model, Traffic
 from autotune_planner.ops.base import OpCall
 
 Level = Literal["info", "warning", "error"]
@@ -139,6 +139,47 @@ class OpUse:
 
 
 @dataclass(frozen=True)
+class TileBudget:
+    """Admission of a prefill batch by its query tiles. ``tiles`` of 0 or less is off.
+
+    ``inactive`` is why this server does not enforce a budget, None where it does. ``counts_earlier`` is False where the
+    release counts requests that are in the batch already as empty; ``page_size`` (tokens) is what it charges them in.
+    """
+
+    variable: str
+    tiles: int
+    mode: Literal["compact", "legacy"]
+    block_m: int
+    page_size: int
+    counts_earlier: bool
+    inactive: str | None
+
+
+@dataclass(frozen=True)
+class ExtendAttention:
+    """The ragged EXTEND attention kernel of one rank: head dims in elements, ``BLOCK_M`` in query rows.
+
+    The second set is that of batches with a cached prefix, and of batches of at most ``after_prefix_up_to`` tokens; it
+    differs for absorbed multi-head latent attention only. ``no_compact_grid`` is why the compact grid is never
+    launched; where it is None, ``compact_grid`` says what allows it. ``chunk_granule`` (tokens) is what a prompt is split
+    at. ``verify_split_kv_refused`` is why the split-KV fast path of verification refuses this model.
+    """
+
+    q_head_dim: int
+    v_head_dim: int
+    block_m: int
+    q_head_dim_after_prefix: int
+    v_head_dim_after_prefix: int
+    block_m_after_prefix: int
+    after_prefix_up_to: int
+    compact_grid: str
+    no_compact_grid: str | None
+    tile_budget: TileBudget
+    chunk_granule: int
+    verify_split_kv_refused: str | None
+
+
+@dataclass(frozen=True)
 class Rank:
     tp: int
     pp: int
@@ -160,13 +201,15 @@ class CachePlace:
 class Derivation:
     """How one number came about: ``--chunked-prefill-size 32768 (flag) -> / attn_dp 4 (rule) -> 8192``.
 
-    ``field`` is the JSON name (``resolved.chunked_prefill_size``); each step is (text, source), the source being a
-    flag, "default" or ``module.function`` of the release.
+    ``field`` is the JSON name (``resolved.chunked_prefill_size``); each step is (text, source), the source being
+    "flag", "default" or ``module.function`` of the release, empty for a value in between. ``label`` is the value's
+    common name, such as EXTEND budget.
     """
 
     field: str
     steps: tuple[tuple[str, str], ...]
     value: str
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,6 +235,8 @@ class Resolved:
     passes: tuple[PassDecision, ...]
     no_autotune_reason: str | None  # why the server neither tunes nor reads a cache; None where it does
     ops: tuple[OpUse, ...]
+    extend_attention: ExtendAttention
+    traffic: Traffic
     cache_place: CachePlace
     derivations: tuple[Derivation, ...]
     notices: tuple[Notice, ...]

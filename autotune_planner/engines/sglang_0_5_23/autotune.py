@@ -104,7 +104,7 @@ def pass_decisions(
     extend_on: bool,
     decode: tuple[int, int, int],
     extend_rows: int | None,
-    draft: str | None,
+    draft: PassDecision | None,
 ) -> tuple[PassDecision, ...]:
     """The server's passes with reasons. ``decode`` is (requests, tokens each, MoE rows) of its dummy."""
     requests, per_request, rows = decode
@@ -128,6 +128,28 @@ def pass_decisions(
     batch, each = (shape.max_bs, shape.num_tokens_per_req) if shape else (None, None)
     total = shape.max_bs * shape.num_tokens_per_req if shape else None
     decisions.append(PassDecision("extend", run, reason, batch, each, total, extend_rows))
-    if draft is not None:
-        decisions.append(PassDecision("draft", no_autotune is None, no_autotune or draft, None, None, None, None))
-    return tuple(decisions)
+    return (*decisions, draft) if draft is not None else tuple(decisions)
+
+
+def draft_pass(
+    *,
+    algorithm: str | None,
+    no_autotune: str | None,
+    capture_bs: tuple[int, ...] | None,
+    topk: int | None,
+    draft_tokens: int | None,
+) -> PassDecision | None:
+    """The draft model's pass; None without a draft model. ``capture_bs`` are its graph sizes in requests, None where
+    graphs are off or no size can be captured: then it is not tuned at all.
+
+    Source: ``maybe_flashinfer_autotune_speculative_draft``, called once for each runner class at its first capture,
+    which is the largest: ``topk`` tokens a request while it drafts, ``draft_tokens`` when it catches up (draft EXTEND).
+    """
+    if algorithm not in ("EAGLE", "EAGLE3", "STANDALONE"):
+        return None
+    if capture_bs is None:
+        reason = no_autotune or "the draft model is tuned while its CUDA graphs are captured, and none are"
+        return PassDecision("draft", False, reason, None, None, None, None)
+    bs, each = capture_bs[-1], topk or 1
+    reason = no_autotune or f"at its largest captured size; its draft EXTEND at {bs} x {draft_tokens} tokens"
+    return PassDecision("draft", no_autotune is None, reason, bs, each, bs * each, None)

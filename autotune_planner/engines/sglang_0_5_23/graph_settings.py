@@ -16,13 +16,19 @@ from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """``chunk`` (tokens) is not divided by attention DP yet; ``default_chunk`` is what the GPU's memory gives."""
+    """``chunk`` (tokens) is not divided by attention DP yet; the defaults are what the GPU's memory gives.
+
+    ``memory_use`` and ``vision_factor`` are what the memory fraction was worked out from; None where it was given.
+    """
 
     decode: cuda_graph.Phase
     prefill: cuda_graph.Phase
     chunk: int
     default_chunk: int
+    default_decode_max_bs: int
     mem_fraction_static: float
+    memory_use: memory.MemoryUse | None
+    vision_factor: float | None
 
 
 def graph_settings(arguments: ServerArguments, model: ModelFacts, deployment: Deployment) -> GraphSettings:
@@ -42,7 +48,7 @@ def graph_settings(arguments: ServerArguments, model: ModelFacts, deployment: De
     prefill = _prefill_sizes(prefill, chunk, arguments, model)
     assert decode.max_bs is not None
     assert prefill.bs is not None
-    fraction = arguments.mem_fraction_static
+    fraction, use, vision = arguments.mem_fraction_static, None, None
     if fraction is None:
         use = memory.MemoryUse(
             memory_mib=memory_mib,
@@ -69,7 +75,16 @@ def graph_settings(arguments: ServerArguments, model: ModelFacts, deployment: De
         sees_images = arguments.disaggregation_mode != "decode" and not arguments.language_only
         vision = deployment.model.config.get("vision_config") if sees_images else None
         fraction = memory.mem_fraction_static(use, vision)
-    return GraphSettings(decode, prefill, chunk, defaults.chunked_prefill_size, fraction)
+    return GraphSettings(
+        decode=decode,
+        prefill=prefill,
+        chunk=chunk,
+        default_chunk=defaults.chunked_prefill_size,
+        default_decode_max_bs=defaults.decode_max_bs,
+        mem_fraction_static=fraction,
+        memory_use=use,
+        vision_factor=None if vision is None else memory.vision_factor(vision),
+    )
 
 
 def _decode_sizes(

@@ -8,7 +8,7 @@ from typing import Any
 from autotune_planner import profiles
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE
 
-_LARGE_MIB = 61440
+_LARGE_MIB, _LEAST_OF_LARGE = 61440, 10240
 
 
 @dataclass(frozen=True)
@@ -52,32 +52,38 @@ def mem_fraction_static(use: MemoryUse, vision: Any | None) -> float:
 
     Source: ``memory_hook.handle_gpu_memory_settings``, ``reserve_for_graph_mb``, ``adjust_mem_fraction_for_vlm``.
     """
-    memory_mib = use.memory_mib
-    fraction = 0.95 if memory_mib is None else round((memory_mib - _reserve(use)) / memory_mib, 3)
-    return fraction if vision is None else fraction * _vision_factor(vision)
+    memory_mib, reserve = use.memory_mib, sum(size for _, size in reserve_terms(use))
+    fraction = 0.95 if memory_mib is None else round((memory_mib - reserve) / memory_mib, 3)
+    return fraction if vision is None else fraction * vision_factor(vision)
 
 
-def _reserve(use: MemoryUse) -> float:
-    reserve = 512 + 1.5 * use.activation_tokens + use.tp_size * use.pp_size / 8 * 1024
+def reserve_terms(use: MemoryUse) -> tuple[tuple[str, float], ...]:
+    """(what, MiB) of the memory that is kept free; their sum is the reserve."""
+    terms: list[tuple[str, float]] = [
+        ("fixed", 512),
+        (f"for {use.activation_tokens} activation tokens", 1.5 * use.activation_tokens),
+        (f"for tp {use.tp_size} x pp {use.pp_size}", use.tp_size * use.pp_size / 8 * 1024),
+    ]
     not_prefill = use.disaggregation_mode != "prefill"
     if not_prefill and use.decode_graph:
-        reserve += 2 * use.decode_max_bs
+        terms.append((f"for decode graphs up to {use.decode_max_bs}", 2 * use.decode_max_bs))
     if use.attn_dp_size > 1 and not_prefill:
-        reserve += 3 * use.decode_max_bs * use.attn_dp_size
-        if use.decode_max_bs > 300:
-            reserve += 1.5 * use.decode_max_bs * use.attn_dp_size
+        per_request = 4.5 if use.decode_max_bs > 300 else 3
+        terms.append((f"for attention DP of {use.attn_dp_size}", per_request * use.decode_max_bs * use.attn_dp_size))
     if use.disaggregation_mode != "decode" and use.prefill_graph:
-        reserve += 1536 if use.is_mla else 8 * use.prefill_sizes
+        terms.append(("for prefill graphs", 1536 if use.is_mla else 8 * use.prefill_sizes))
         if use.prefill_breakable and use.deepep:
-            reserve += 1024
-    if use.memory_mib is not None and use.memory_mib > _LARGE_MIB:
-        reserve = max(reserve, 10240)
+            terms.append(("for DeepEP in prefill graphs", 1024))
+    total = sum(size for _, size in terms)
+    if use.memory_mib is not None and use.memory_mib > _LARGE_MIB and total < _LEAST_OF_LARGE:
+        terms.append((f"up to the least of {_LEAST_OF_LARGE} on large GPUs", _LEAST_OF_LARGE - total))
     if not_prefill and use.decode_graph and use.deepep:
-        reserve += 2048
-    return reserve
+        terms.append(("for DeepEP in decode graphs", 2048))
+    return tuple(terms)
 
 
-def _vision_factor(vision: Any) -> float:
+def vision_factor(vision: Any) -> float:
+    """What a vision tower leaves of the fraction. Source: ``memory_hook.adjust_mem_fraction_for_vlm``."""
     layers = vision.get("num_hidden_layers", 24)
     complexity = layers * vision.get("hidden_size", 1024) ** 2 / (24 * 1024**2)
     return float(0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (complexity - 1.0))))

@@ -97,8 +97,8 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     compatibility.check_server_args(arguments)
 
     resolved = _arguments(arguments, graphs, attention, experts, drafts, chunk, buffer_tokens, capacity)
-    facts = _Facts(deployment, given, arguments, model, attention, environment, extend_on)
-    return _resolved(facts, graphs.default_chunk, resolved)
+    facts = _Facts(deployment, given, arguments, model, attention, graphs, environment, extend_on)
+    return _resolved(facts, resolved)
 
 
 def _arguments(
@@ -163,11 +163,12 @@ class _Facts:
     arguments: ServerArguments
     model: ModelFacts
     attention: attention_rules.Attention
+    graphs: GraphSettings
     environment: Environment
     extend_on: bool
 
 
-def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolved:
+def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
     arguments, model, deployment = facts.arguments, facts.model, facts.deployment
     capability = deployment.gpu.compute_capability
     around = parallel.gathers(
@@ -237,6 +238,12 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
             rows=tokens,
         )
 
+    def captured(tokens_per_request: int) -> tuple[int, ...] | None:
+        sizes = resolved.cuda_graph_decode.bs
+        return cuda_graph.capture_sizes(
+            sizes, pool=requests, alignment=alignment, tokens_per_request=tokens_per_request
+        )
+
     extend_tokens = gate.shape.max_bs * gate.shape.num_tokens_per_req if gate.shape else None
     extend_runs = no_autotune is None and gate.shape is not None and facts.extend_on
     place = _cache_place(facts, resolved)
@@ -246,12 +253,7 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
         require_gathered_buffer=around.require_gathered_buffer,
         require_mlp_sync=mlp_sync,
         cuda_graph_bs_alignment=alignment,
-        capture_bs=cuda_graph.capture_sizes(
-            resolved.cuda_graph_decode.bs,
-            pool=requests,
-            alignment=alignment,
-            tokens_per_request=1 if arguments.enable_two_batch_overlap else per_request,
-        ),
+        capture_bs=captured(1 if arguments.enable_two_batch_overlap else per_request),
         max_running_requests_per_dp_worker=requests,
         eager_max_bs=bs,
         decode_num_tokens_per_req=per_request,
@@ -298,7 +300,13 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
         extend_on=facts.extend_on,
         decode=(bs, pass_per_request, rows(decode_tokens)),
         extend_rows=None if extend_tokens is None else rows(extend_tokens),
-        draft=_draft_reason(resolved),
+        draft=autotune.draft_pass(
+            algorithm=resolved.speculative_algorithm,
+            no_autotune=no_autotune,
+            capture_bs=None if resolved.cuda_graph_decode.backend == "disabled" else captured(1),
+            topk=resolved.speculative_eagle_topk,
+            draft_tokens=resolved.speculative_num_draft_tokens,
+        ),
     )
     release = profiles.load("engines", PROFILE)
     return Resolved(
@@ -316,15 +324,25 @@ def _resolved(facts: _Facts, default_chunk: int, resolved: Arguments) -> Resolve
         ops=ops,
         cache_place=place,
         derivations=derivations.derivations(
-            facts.given,
-            default_chunk=default_chunk,
-            resolved=resolved,
-            runtime=measured,
-            token_capacity=token_capacity,
-            capacity_given=deployment.kv_token_capacity is not None,
-            context_len=model.context_len,
+            derivations.Origin(
+                given=facts.given,
+                arguments=arguments,
+                model=model,
+                gpu=deployment.gpu,
+                checkpoint=checkpoint,
+                graphs=facts.graphs,
+                token_capacity=token_capacity,
+                capacity_given=deployment.kv_token_capacity is not None,
+                dispatch_override=facts.environment.number(variables.DISPATCH_TOKENS),
+            ),
+            resolved,
+            measured,
+            gate,
+            passes,
         ),
-        notices=_notices(facts, default_chunk, resolved, measured, gate, gathered, model_quantization, uneven),
+        notices=_notices(
+            facts, facts.graphs.default_chunk, resolved, measured, gate, gathered, model_quantization, uneven
+        ),
     )
 
 
@@ -346,14 +364,6 @@ def _fp4_gemm_backend(deployment: Deployment, capability: tuple[int, int] | None
         return str(given)
     major = capability[0] if capability else 0
     return "flashinfer_cutedsl" if major == 10 else "marlin" if major < 10 else "flashinfer_cutlass"
-
-
-def _draft_reason(resolved: Arguments) -> str | None:
-    if resolved.speculative_algorithm not in ("EAGLE", "EAGLE3", "STANDALONE"):
-        return None
-    if resolved.cuda_graph_decode.backend == "disabled":
-        return "the draft model is tuned while its CUDA graphs are captured, and they are disabled"
-    return "the draft model is tuned while its CUDA graphs are captured, at the largest captured size"
 
 
 def _cache_place(facts: _Facts, resolved: Arguments) -> CachePlace:
