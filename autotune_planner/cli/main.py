@@ -1,4 +1,4 @@
-"""``autotune-plan``: the commands, and the one place where errors become messages and exit codes."""
+"""``autotune-plan``: the one place where errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -9,41 +9,9 @@ import signal
 import sys
 import traceback
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
-
-from autotune_planner import __version__
-from autotune_planner.cli.compute import compute
-from autotune_planner.cli.run import run
-from autotune_planner.cli.show import show
 from autotune_planner.errors import ExitCode, InterruptedRunError, NotPossibleHereError, PlannerError, UsageError
-from autotune_planner.report.console import talk_console
-from autotune_planner.report.error_view import error_document, error_view
-
-app = typer.Typer(
-    name="autotune-plan",
-    help="Plan and run the FlashInfer kernel autotuning of an LLM server before the server starts.",
-    pretty_exceptions_enable=False,
-)
-app.command()(compute)
-app.command()(run)
-app.command()(show)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"autotune-plan {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")] = (
-        False
-    ),
-) -> None:
-    pass
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -74,12 +42,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     try:
-        ours, flags = _split(arguments)
-        return int(app(args=ours, prog_name="autotune-plan", standalone_mode=False, obj=flags) or 0)
+        return _carry_out(*_split(arguments))
     except PlannerError as error:
         return _report(error, arguments)
-    except typer.Abort:
-        return ExitCode.INTERRUPTED
     except SystemExit as end:
         # Typer turns a closed pipe into an exit of its own.
         if isinstance(end.__context__, BrokenPipeError):
@@ -93,6 +58,23 @@ def _run(arguments: list[str]) -> int:
         if hasattr(error, "format_message"):  # Typer's own usage errors, whatever it names them
             return _report(_usage_error(error), arguments)
         return _bug()
+
+
+def _carry_out(ours: list[str], flags: list[str] | None) -> int:
+    from autotune_planner.cli import compute_call  # below the handlers: Ctrl-C while importing is an interruption
+
+    call = compute_call.plain_call(ours, flags)
+    if call is not None:
+        compute_call.carry_out(call)
+        return ExitCode.DONE
+    import typer
+
+    from autotune_planner.cli.app import app
+
+    try:
+        return int(app(args=ours, prog_name="autotune-plan", standalone_mode=False, obj=flags) or 0)
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
 
 
 def _bug() -> int:
@@ -113,9 +95,13 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _report(error: PlannerError, arguments: list[str]) -> int:
+    from autotune_planner.report.error_view import error_document, error_view
+
     if "--json" in _split(arguments)[0]:
         print(json.dumps(error_document(error), indent=2))
     else:
+        from autotune_planner.report.console import talk_console
+
         talk_console().print(error_view(error))
     return error.exit_code
 

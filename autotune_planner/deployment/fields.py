@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel
-
-from autotune_planner.deployment.schema import FIELD_OF_FLAG, DeploymentForm
 from autotune_planner.deployment.suggestions import nearest
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 FieldPath = tuple[str, ...]
 """A place in the file: ``("prefill", "chunked_prefill_size")``."""
@@ -63,8 +63,15 @@ def example(path: FieldPath) -> str:
     return f"{path[-1]}: {_EXAMPLES.get('.'.join(path), '8')}"
 
 
+def example_text(field: str) -> str | None:
+    """A right value of a field as YAML, by its dotted name; None where its kind says enough."""
+    return None if field == "disaggregation" else _EXAMPLES.get(field)
+
+
 def known_keys(section: FieldPath) -> tuple[str, ...]:
     """Keys that a section of the file may have; of the whole file for the empty path."""
+    from autotune_planner.deployment.schema import DeploymentForm  # pydantic, which a plan may need nothing of
+
     current: type[BaseModel] | None = DeploymentForm
     for part in section:
         current = _form_in(current.model_fields[part].annotation) if current and part in current.model_fields else None
@@ -117,6 +124,8 @@ def _as_yaml(value: object) -> str:
 
 def _fields_by_key() -> Iterator[tuple[str, FieldPath]]:
     """Each server flag, and each key inside a section, with the field that it means."""
+    from autotune_planner.deployment.schema import FIELD_OF_FLAG, DeploymentForm
+
     for name, field in DeploymentForm.model_fields.items():
         form = _form_in(field.annotation)
         if form is not None and name != "gpu":
@@ -125,6 +134,8 @@ def _fields_by_key() -> Iterator[tuple[str, FieldPath]]:
 
 
 def _form_in(annotation: Any) -> type[BaseModel] | None:
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((form for part in get_args(annotation) if (form := _form_in(part)) is not None), None)

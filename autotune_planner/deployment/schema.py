@@ -124,7 +124,7 @@ Int = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Version = Annotated[Text, BeforeValidator(_version_text)]
-Capability = Annotated[Text, BeforeValidator(_capability_text)]
+Capability = Annotated[Text, BeforeValidator(_capability_text), WithJsonSchema({"type": ["string", "number"]})]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvValue = Annotated[str, BeforeValidator(_env_text), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
 FlagName = Annotated[str, BeforeValidator(lambda v: _flag_name(v) if isinstance(v, str) else v)]
@@ -137,17 +137,19 @@ class _Form(BaseModel):
 class GpuForm(_Form):
     """A GPU that is not in profiles/gpus. Memory is what nvidia-smi shows, in MiB."""
 
-    name: Text = Field(description="the driver's name, such as NVIDIA H200")
+    name: Text
     vendor: Literal["nvidia", "amd"] = "nvidia"
-    arch: Text | None = Field(default=None, description="AMD: such as gfx942")
+    arch: Text | None = None
     memory_mib: Positive | None = None
     compute_capability: Capability | None = None
     sm_count: Positive | None = None
 
     @model_validator(mode="after")
-    def _nvidia_needs_capability(self) -> GpuForm:
+    def _known_architecture(self) -> GpuForm:
         if self.vendor == "nvidia" and self.compute_capability is None:
             raise PydanticCustomError("no_capability", "has no compute_capability, which is part of the cache path")
+        if self.vendor == "amd" and self.arch is None:
+            raise PydanticCustomError("no_arch", "has no arch, by which kernels choose their tiles")
         return self
 
 
@@ -166,9 +168,7 @@ class ParallelForm(_Form):
 class PrefillForm(_Form):
     """Prefill sizes in tokens, as the operator passes them to the server."""
 
-    chunked_prefill_size: Int | None = Field(
-        default=None, description="tokens, machine-wide under DP attention; <= 0: off"
-    )
+    chunked_prefill_size: Int | None = None
     max_prefill_tokens: Int | None = None
     dynamic_chunking: bool | None = None
     mixed_chunk: bool | None = None
@@ -202,14 +202,16 @@ class MoeForm(_Form):
 class AutotuneForm(_Form):
     """The server's own autotune passes."""
 
-    extend: bool | None = Field(default=None, description="SGLANG_FLASHINFER_AUTOTUNE_EXTEND")
+    extend: bool | None = None
 
 
 class TrafficForm(_Form):
     """A sample of production traffic: extend lengths of one batch in tokens, or a histogram file."""
 
     extend_lens: list[Count] | None = Field(default=None, min_length=1, max_length=1_000_000)
-    histogram: Text | None = None
+    histogram: Text | None = Field(
+        default=None, description="CSV or JSON lines with prompt_len, cached_len and count; relative to this file"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> TrafficForm:

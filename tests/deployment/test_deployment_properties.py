@@ -54,7 +54,8 @@ def loads_or_explains(text: str) -> None:
     assert error.code
     assert error.message
     assert error.hint
-    file, _, line = (error.where or "").partition(":")
+    file, _, rest = (error.where or "").partition(":")
+    line = rest.partition(": launch (")[0]
     assert file == "d.yaml" or file.endswith("config.json")
     assert file != "d.yaml" or 1 <= int(line) <= len(text.splitlines()) + 1
 

@@ -15,7 +15,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_loads(path):
     found = load_deployment(path)
-    assert found.engine_version == "0.5.23"
+    assert found.engine_version == "0.5.23"  # examples stay as they are when a newer release gets rules
     assert found.model_path.startswith("/models/")
 
 
@@ -24,6 +24,11 @@ def test_the_examples_show_each_kind_of_deployment():
     assert {one.disaggregation for one in found} == {None, "prefill", "decode"}
     assert any(one.parallel.dp_attention for one in found)
     assert any(one.multimodal for one in found)
+    assert any(one.launch for one in found)
+    assert any(one.moe.a2a_backend == "flashinfer" and one.parallel.ep == 8 for one in found)
+    assert any(one.parallel.pp == 2 and one.prefill.dynamic_chunking for one in found)
+    assert any(one.model.architecture == "GptOssForCausalLM" for one in found)
+    assert {"EAGLE", "EAGLE3", "NEXTN"} <= {one.speculative.algorithm for one in found}
     drafts = [one.draft_model for one in found if one.speculative.algorithm]
     assert [draft.architecture for draft in drafts if draft] == ["LlamaForCausalLMEagle3"]
 
