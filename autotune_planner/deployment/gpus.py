@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from autotune_planner import profiles
 from autotune_planner.deployment.fields import shown
 from autotune_planner.deployment.model import Gpu
-from autotune_planner.deployment.problems import raise_problems
-from autotune_planner.deployment.schema import GpuForm
 from autotune_planner.deployment.suggestions import nearest_first
 from autotune_planner.errors import DeploymentError
+
+if TYPE_CHECKING:
+    from autotune_planner.deployment.schema import GpuForm
 
 
 def load_gpu(gpu: str | Mapping[str, Any]) -> Gpu:
@@ -23,6 +22,11 @@ def load_gpu(gpu: str | Mapping[str, Any]) -> Gpu:
     """
     if isinstance(gpu, str):
         return _profile_gpu(gpu)
+    from pydantic import ValidationError
+
+    from autotune_planner.deployment.problems import raise_problems
+    from autotune_planner.deployment.schema import GpuForm
+
     try:
         form = GpuForm.model_validate(dict(gpu))
     except ValidationError as error:
@@ -57,6 +61,7 @@ def _profile_gpu(name: str) -> Gpu:
         memory_mib=content["memory_mib"],
         compute_capability=_capability(content["compute_capability"]),
         sm_count=content["sm_count"],
+        arch=content.get("arch"),
         profile=profile,
     )
 
@@ -65,7 +70,8 @@ def _find_profile(name: str) -> str | None:
     lowered = name.lower()
     known = profiles.names("gpus")
     by_stem = next((stem for stem in known if stem.lower() == lowered), None)
-    return by_stem or next((stem for stem in known if lowered in _other_names(stem)), None)
+    likely_first = sorted(known, key=lambda stem: not stem.lower().startswith(lowered))
+    return by_stem or next((stem for stem in likely_first if lowered in _other_names(stem)), None)
 
 
 def _other_names(profile: str) -> set[str]:

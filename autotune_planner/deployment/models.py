@@ -57,7 +57,10 @@ def profile_of_hf_id(path: str) -> str | None:
     """Name of the profile of a Hugging Face id, such as a server's model path may be. None if unknown."""
     if "/" not in path:
         return None
-    return next((known for known in profiles.names("models") if hf_id(known) == path), None)
+    likely_first = sorted(
+        profiles.names("models"), key=lambda known: not _last_component(path).lower().startswith(known)
+    )
+    return next((known for known in likely_first if hf_id(known) == path), None)
 
 
 def hf_id(profile: str) -> str:
@@ -114,18 +117,21 @@ def other_modality(model: Model) -> str | None:
 
 
 def _quantization(config: Mapping[str, Any], quant: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The quantization in the form of ``config.json``, whichever of the two files it stands in."""
-    in_config = config.get("quantization_config")
-    if in_config:
-        return dict(in_config)
-    if not quant or not isinstance(quant.get("quantization"), Mapping):
+    """The quantization as one flat mapping with a ``quant_method``, wherever it stands: in ``config.json`` (of a
+    multimodal model perhaps in its ``text_config``), as the ``compression_config`` of older compressed-tensors, or in
+    ModelOpt's own file."""
+    text = config.get("text_config") or {}
+    found = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
+    found = found or quant
+    if not found:
         return None
-    producer = quant.get("producer")
-    method = producer.get("name") if isinstance(producer, Mapping) else None
-    content = dict(quant["quantization"])
+    nested = found.get("quantization")
+    content = dict(nested) if isinstance(nested, Mapping) else dict(found)
+    if "quant_method" not in content and "quant_algo" not in content:
+        return None
     if "exclude_modules" in content:
-        content["ignore"] = content["exclude_modules"]
-    return {"quant_method": method or "modelopt", **content}
+        content.setdefault("ignore", content["exclude_modules"])
+    return {"quant_method": "modelopt", **content}
 
 
 def _require_form(config: Mapping[str, Any], where: str | None) -> None:
@@ -141,14 +147,19 @@ def _require_form(config: Mapping[str, Any], where: str | None) -> None:
             where=where,
             hint='give the config.json as released, with a line such as "architectures": ["Qwen3MoeForCausalLM"]',
         )
-    for key in ("text_config", "quantization_config", "vision_config"):
-        if config.get(key) is not None and not isinstance(config[key], Mapping):
-            raise DeploymentError(
-                f"{key} of the model's configuration is not a mapping",
-                code="model-config",
-                where=where,
-                hint="give the config.json as released",
-            )
+    for key in ("text_config", "quantization_config", "compression_config", "vision_config"):
+        _require_mapping(config, key, key, where)
+    _require_mapping(config.get("text_config") or {}, "quantization_config", "text_config.quantization_config", where)
+
+
+def _require_mapping(config: Mapping[str, Any], key: str, shown_key: str, where: str | None) -> None:
+    if config.get(key) is not None and not isinstance(config[key], Mapping):
+        raise DeploymentError(
+            f"{shown_key} of the model's configuration is not a mapping",
+            code="model-config",
+            where=where,
+            hint="give the config.json as released",
+        )
 
 
 def _read_json(path: Path, what: str, hint: str) -> dict[str, Any]:

@@ -314,8 +314,9 @@ CASES = [
         "d.yaml:1",
         'gpu "H300" is not known',
         (
-            "one of these, nearest first: H100-80G, H200-141G, H20-96G, A100-40G, A100-80G, B200-180G, A10-24G, "
-            "L40S-48G, RTX5090-32G, T4-16G; or a mapping that describes it"
+            "one of these, nearest first: H100-80G, B300-269G, H200-141G, GB300-278G, MI300X-192G, H20-96G, A100-40G, "
+            "A100-80G, B200-180G, GB200-186G, A10-24G, L40S-48G, MI355X-288G, RTX5090-32G, T4-16G; or a mapping that "
+            "describes it"
         ),
     ),
     Case(
@@ -326,8 +327,10 @@ CASES = [
         'model "qwen3-30b" is neither a known model nor a folder or config.json here',
         (
             "one of these, nearest first: qwen3-30b-a3b, qwen3-vl-30b-a3b, qwen3-30b-a3b-fp8, qwen3-235b-a22b, "
-            "qwen3-30b-a3b-nvfp4, qwen3-30b-a3b-fp8-modelopt, eagle3-llama-3.1-8b, deepseek-v3-bf16, gpt-oss-120b, "
-            "llama-3.1-8b, llama-3.1-8b-fp8, deepseek-v3-nvfp4, llama-3.1-8b-nvfp4, llama-3.2-1b-draft, deepseek-v3"
+            "qwen3-30b-a3b-nvfp4, qwen3.5-397b-a17b, qwen3-30b-a3b-fp8-modelopt, llama-3.1-70b, eagle3-llama-3.1-8b, "
+            "deepseek-v3-bf16, gpt-oss-20b, gpt-oss-120b, llama-3.1-8b, llama-3.1-8b-fp8, deepseek-v3-nvfp4, "
+            "llama-3.1-8b-nvfp4, llama-3.2-1b-draft, minimax-m2, deepseek-r1, deepseek-v3, minimax-m2.5, "
+            "deepseek-v3.2, glm-5, glm-4.6, kimi-k2-instruct"
         ),
     ),
     Case(

@@ -13,6 +13,7 @@ from autotune_planner.deployment.model import (
     Speculative,
     Traffic,
 )
+from autotune_planner.deployment.traffic import PromptRow
 from autotune_planner.errors import DeploymentError
 
 SMALLEST = {"gpu": "H200", "model": "qwen3-30b-a3b"}
@@ -204,6 +205,7 @@ def test_autotune_extend_that_agrees_with_the_variable(extend, variable):
 
 
 def test_histogram_is_looked_up_beside_the_file(tmp_path):
-    (tmp_path / "lens.csv").write_text("1,2\n")
+    (tmp_path / "lens.csv").write_text("prompt_len\n5\n")
     text = "gpu: H200\nmodel: qwen3-30b-a3b\ntraffic: {histogram: lens.csv}\n"
-    assert load_deployment(write(tmp_path, text)).traffic == Traffic(histogram=str(tmp_path / "lens.csv"))
+    expected = Traffic(histogram=str(tmp_path / "lens.csv"), rows=(PromptRow(5),))
+    assert load_deployment(write(tmp_path, text)).traffic == expected

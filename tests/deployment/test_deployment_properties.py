@@ -7,9 +7,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune_planner.deployment.field_flags import FIELD_OF_FLAG
 from autotune_planner.deployment.fields import known_keys
 from autotune_planner.deployment.load import deployment_from
-from autotune_planner.deployment.schema import FIELD_OF_FLAG
 from autotune_planner.deployment.yaml_source import parse_yaml
 from autotune_planner.errors import DeploymentError
 

@@ -16,6 +16,12 @@ from autotune_planner.errors import DeploymentError
         ("b200", "B200-180G"),
         ("H20", "H20-96G"),
         ("RTX5090", "RTX5090-32G"),
+        ("RTX 5090", "RTX5090-32G"),
+        ("A100-80", "A100-80G"),
+        ("gb300", "GB300-278G"),
+        ("B300", "B300-269G"),
+        ("NVIDIA B300 SXM6 AC", "B300-269G"),
+        ("mi355x", "MI355X-288G"),
         ("NVIDIA H200", "H200-141G"),
         ("nvidia h100 80gb hbm3", "H100-80G"),
         ("Tesla T4", "T4-16G"),
@@ -29,10 +35,9 @@ def test_a_name_that_fits_two_gpus_is_refused_and_both_are_listed_first():
     with pytest.raises(DeploymentError) as caught:
         load_gpu("A100")
     assert caught.value.message == 'gpu "A100" is not known'
-    assert caught.value.hint == (
-        "one of these, nearest first: A100-40G, A100-80G, A10-24G, H100-80G, B200-180G, H200-141G, RTX5090-32G, "
-        "T4-16G, H20-96G, L40S-48G; or a mapping that describes it"
-    )
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("one of these, nearest first: A100-40G, A100-80G, A10-24G, ")
+    assert caught.value.hint.endswith("; or a mapping that describes it")
 
 
 @pytest.mark.parametrize("capability", ["9.0", 9.0])
@@ -50,6 +55,11 @@ def test_amd_mapping_needs_no_compute_capability():
     ("mapping", "message", "hint"),
     [
         ({"name": "X"}, "gpu has no compute_capability, which is part of the cache path", None),
+        (
+            {"name": "X", "vendor": "amd"},
+            "gpu has no arch, by which kernels choose their tiles",
+            "add arch: gfx942 (rocminfo shows it)",
+        ),
         ({"nmae": "X", "vendor": "amd"}, "gpu.name is missing", "add name: NVIDIA H200"),
         ({"name": "X", "compute_capability": "90"}, 'gpu.compute_capability is "90"; it takes major.minor', None),
         ({"name": "X", "vendor": "amd", "memory_mib": 0}, "gpu.memory_mib is 0; it takes 1 or more", None),

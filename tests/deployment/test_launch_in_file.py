@@ -4,7 +4,7 @@ import pytest
 
 from autotune_planner.deployment.load import deployment_from
 from autotune_planner.engines import resolve
-from tests.engines.test_truth import accepted
+from tests.engines.parity import accepted
 from tests.engines.truth import CAPACITY, DATA, rows
 
 LINE = (

@@ -44,6 +44,61 @@ def test_quantization_in_the_config_wins(tmp_path):
     assert load_model(write_model(tmp_path, config, MODELOPT)).quantization_config == {"quant_method": "fp8"}
 
 
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+INT4 = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "ignore": ["lm_head"],
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32}}},
+}
+NVFP4 = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "quant", "expected"),
+    [
+        ({"quantization_config": FP8}, None, FP8),
+        ({"text_config": {"hidden_size": 4096, "quantization_config": FP8}}, None, FP8),
+        ({"quantization_config": INT4}, None, INT4),
+        ({"text_config": {"hidden_size": 7168, "quantization_config": INT4}}, None, INT4),
+        ({"compression_config": INT4}, None, INT4),
+        # ModelOpt's content in config.json: flat without a method, or nested as in its own file
+        ({"quantization_config": NVFP4}, None, {"quant_method": "modelopt", **NVFP4, "ignore": ["lm_head"]}),
+        (
+            {"quantization_config": {"producer": {"name": "modelopt"}, "quantization": NVFP4}},
+            None,
+            {"quant_method": "modelopt", **NVFP4, "ignore": ["lm_head"]},
+        ),
+        ({}, {"quantization": NVFP4}, {"quant_method": "modelopt", **NVFP4, "ignore": ["lm_head"]}),
+        ({}, NVFP4, {"quant_method": "modelopt", **NVFP4, "ignore": ["lm_head"]}),
+        ({}, {"producer": {"name": "modelopt"}}, None),
+        ({"quantization_config": {}}, None, None),
+        ({"quantization_config": None}, {"quantization": {}}, None),
+    ],
+)
+def test_quantization_in_any_of_its_places(tmp_path, config, quant, expected):
+    """The places that the server looks at: ``ModelConfig._parse_quant_hf_config``,
+    ``unwrap_modelopt_quantization_config`` (SGLang 0.5.23, ``configs/model_config.py``); the text part's is hoisted."""
+    folder = write_model(tmp_path, {**CONFIG, **config}, quant)
+    assert load_model(folder).quantization_config == expected
+
+
+def test_nested_text_configuration_is_the_language_model(tmp_path):
+    text = {"hidden_size": 2048, "num_experts": 128}
+    model = load_model(
+        write_model(tmp_path, {"architectures": ["X"], "text_config": text, "vision_config": {"depth": 2}})
+    )
+    assert model.text_config == text
+    assert other_modality(model) == "vision_config"
+
+
+def test_code_of_a_model_is_never_run(tmp_path):
+    """``auto_map`` names files beside the configuration; they are not even opened."""
+    folder = write_model(tmp_path, {**CONFIG, "auto_map": {"AutoConfig": "configuration_x.XConfig"}})
+    (folder / "configuration_x.py").write_text("raise SystemExit('the code of a model was run')")
+    assert load_model(folder).architecture == "LlamaForCausalLM"
+
+
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
@@ -54,6 +109,11 @@ def test_quantization_in_the_config_wins(tmp_path):
         ("{}", "", "the model's configuration has no list of architectures"),
         ('{"architectures": "X"}', "", "the model's configuration has no list of architectures"),
         ('{"architectures": ["X"], "text_config": 1}', "", "text_config of the model's configuration is not a mapping"),
+        (
+            '{"architectures": ["X"], "text_config": {"quantization_config": "fp8"}}',
+            "",
+            "text_config.quantization_config of the model's configuration is not a mapping",
+        ),
     ],
 )
 def test_damaged_config(tmp_path, text, place, message):
@@ -91,9 +151,9 @@ def test_profile_by_name_or_hugging_face_id(name):
 
 def test_unknown_profile_lists_the_nearest_first():
     with pytest.raises(DeploymentError) as caught:
-        profile_model("gpt-oss-20b")
+        profile_model("gpt-oss-70b")
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("one of these, nearest first: gpt-oss-120b, ")
+    assert caught.value.hint.startswith("one of these, nearest first: gpt-oss-20b, gpt-oss-120b, ")
 
 
 def test_other_modality():
