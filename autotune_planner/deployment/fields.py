@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
+from autotune_planner.deployment.field_flags import FIELD_OF_FLAG
 from autotune_planner.deployment.suggestions import nearest
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _as_yaml(value: object) -> str:
 
 def _fields_by_key() -> Iterator[tuple[str, FieldPath]]:
     """Each server flag, and each key inside a section, with the field that it means."""
-    from autotune_planner.deployment.schema import FIELD_OF_FLAG, DeploymentForm
+    from autotune_planner.deployment.schema import DeploymentForm
 
     for name, field in DeploymentForm.model_fields.items():
         form = _form_in(field.annotation)

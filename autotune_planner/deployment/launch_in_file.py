@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotune_planner.deployment.field_flags import FIELD_OF_FLAG
 from autotune_planner.deployment.fields import FieldPath, dotted, shown
 from autotune_planner.deployment.flag_table import flag_table
 from autotune_planner.deployment.launch_line import LaunchLine, option_of, parse_launch_line
 from autotune_planner.deployment.model import SourceMarks
+from autotune_planner.deployment.plain_form import PlainForm
 from autotune_planner.deployment.problems import mark_of
-from autotune_planner.deployment.schema import FIELD_OF_FLAG, DeploymentForm
 from autotune_planner.errors import DeploymentError
 
+if TYPE_CHECKING:
+    from autotune_planner.deployment.schema import DeploymentForm
 
-def launch_of_file(form: DeploymentForm, marks: SourceMarks) -> LaunchLine:
+
+def launch_of_file(form: DeploymentForm | PlainForm, marks: SourceMarks) -> LaunchLine:
     """Read the launch line of a file and compare it with the file's fields.
 
     ``DeploymentError`` names file, line and flag where the server's parser refuses the line, and shows both values
@@ -39,7 +43,7 @@ def launch_of_file(form: DeploymentForm, marks: SourceMarks) -> LaunchLine:
     return line
 
 
-def _said_in_fields(form: DeploymentForm) -> Iterator[tuple[FieldPath, str, Any]]:
+def _said_in_fields(form: DeploymentForm | PlainForm) -> Iterator[tuple[FieldPath, str, Any]]:
     """(place, server argument, value) of everything that the file's own fields say."""
     for name, path in FIELD_OF_FLAG.items():
         value: Any = form

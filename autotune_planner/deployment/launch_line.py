@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from autotune_planner.deployment.flag_table import FlagTable, flag_table
 from autotune_planner.deployment.model import Deployment, Gpu, Model
 from autotune_planner.deployment.suggestions import nearest_first
 from autotune_planner.errors import DeploymentError
+from autotune_planner.values import dataclass
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")

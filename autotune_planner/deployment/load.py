@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from autotune_planner.deployment import models
 from autotune_planner.deployment.fields import shown
@@ -28,10 +25,14 @@ from autotune_planner.deployment.model import (
     Speculative,
     Traffic,
 )
+from autotune_planner.deployment.plain_form import PlainForm, plain_form
 from autotune_planner.deployment.problems import mark_of, raise_problems
-from autotune_planner.deployment.schema import DeploymentForm
 from autotune_planner.deployment.yaml_source import read_yaml
 from autotune_planner.errors import DeploymentError
+from autotune_planner.values import dataclass
+
+if TYPE_CHECKING:
+    from autotune_planner.deployment.schema import DeploymentForm
 
 EXTEND_VARIABLE = "SGLANG_FLASHINFER_AUTOTUNE_EXTEND"
 
@@ -58,19 +59,27 @@ def deployment_from(
 ) -> Deployment:
     """A deployment from the content of a deployment file; ``marks`` say where each value was written."""
     marks = marks or {}
-    try:
-        form = DeploymentForm.model_validate(dict(content))
-    except ValidationError as error:
-        raise_problems(error, marks)
+    form = plain_form(content) or _judged(content, marks)
     line = None if form.launch is None else launch_of_file(form, marks)
     return _Loading(form, line, marks, Path(folder), model_dir).deployment()
+
+
+def _judged(content: Mapping[str, Any], marks: SourceMarks) -> DeploymentForm:
+    from pydantic import ValidationError
+
+    from autotune_planner.deployment.schema import DeploymentForm
+
+    try:
+        return DeploymentForm.model_validate(dict(content))
+    except ValidationError as error:
+        raise_problems(error, marks)
 
 
 @dataclass(frozen=True)
 class _Loading:
     """One file on its way to a :class:`Deployment`."""
 
-    form: DeploymentForm
+    form: DeploymentForm | PlainForm
     line: LaunchLine | None
     marks: SourceMarks
     folder: Path
@@ -86,14 +95,14 @@ class _Loading:
             model_path=model_path,
             engine=form.engine,
             engine_version=form.engine_version,
-            parallel=Parallel(**dict(form.parallel)),
-            prefill=Prefill(**dict(form.prefill)),
+            parallel=Parallel(**vars(form.parallel)),
+            prefill=Prefill(**vars(form.prefill)),
             decode=self.decode(),
             disaggregation=form.disaggregation,
-            speculative=Speculative(**dict(form.speculative)),
+            speculative=Speculative(**vars(form.speculative)),
             draft_model=self.draft_model(),
             multimodal=self.multimodal(model),
-            moe=Moe(**dict(form.moe)),
+            moe=Moe(**vars(form.moe)),
             flags=self.flags(),
             launch=self.line.flags if self.line else None,
             kv_token_capacity=form.kv_token_capacity,
@@ -223,7 +232,10 @@ class _Loading:
     def traffic(self) -> Traffic:
         form = self.form.traffic
         if form.histogram is not None:
-            return Traffic(histogram=self.histogram(form.histogram))
+            from autotune_planner.deployment.traffic import read_histogram  # few deployments have one
+
+            place = self.histogram(form.histogram)
+            return Traffic(histogram=place, rows=read_histogram(place))
         return Traffic(extend_lens=None if form.extend_lens is None else tuple(form.extend_lens))
 
     def histogram(self, path: str) -> str:

@@ -6,8 +6,13 @@ A field that is ``None`` was not given; the server release's default then applie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Literal
+
+from autotune_planner.values import dataclass
+
+if TYPE_CHECKING:
+    from autotune_planner.deployment.traffic import PromptRow
 
 SourceMarks = Mapping[tuple[str, ...], str]
 """Where each value was written: ``("prefill", "chunked_prefill_size") -> "dp.yaml:7"``."""
@@ -95,10 +100,11 @@ class Moe:
 
 @dataclass(frozen=True)
 class Traffic:
-    """A sample of production: extend lengths of one batch, in tokens, or the path of a histogram file."""
+    """A sample of production: extend lengths of one batch, in tokens, or a histogram file and its rows."""
 
     extend_lens: tuple[int, ...] | None = None
-    histogram: str | None = None
+    histogram: str | None = None  # path of the file
+    rows: tuple[PromptRow, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
+from autotune_planner.deployment.field_flags import UNION_FIELDS
 from autotune_planner.deployment.fields import FieldPath, dotted, example, known_keys, line_for, meant_field, shown
 from autotune_planner.deployment.model import SourceMarks
-from autotune_planner.deployment.schema import UNION_FIELDS
 from autotune_planner.errors import DeploymentError
+from autotune_planner.values import dataclass
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 _LISTED = 5  # further problems that one message names
 
@@ -82,6 +83,10 @@ def _no_capability(details: ErrorDetails, path: FieldPath) -> _Problem:
     return _Problem("missing-field", message, 'add compute_capability: "9.0" (nvidia-smi shows it)')
 
 
+def _no_arch(details: ErrorDetails, path: FieldPath) -> _Problem:
+    return _Problem("missing-field", f"{dotted(path)} {details['msg']}", "add arch: gfx942 (rocminfo shows it)")
+
+
 def _two_samples(details: ErrorDetails, path: FieldPath) -> _Problem:
     return _Problem("disagreement", f"{dotted(path)} {details['msg']}", "keep one of them")
 
@@ -133,6 +138,7 @@ _WORDS: dict[str, Callable[[ErrorDetails, FieldPath], _Problem]] = {
     "invalid_key": _unknown_key,
     "missing": _missing,
     "no_capability": _no_capability,
+    "no_arch": _no_arch,
     "two_samples": _two_samples,
     "flag_with_field": _flag_with_field,
     "flag_name": _flag_name,

@@ -6,11 +6,11 @@ Names are the server's own. :class:`Arguments` and :class:`Runtime` are the ``re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from autotune_planner.deployment.model import Gpu, Model, Traffic
 from autotune_planner.ops.base import OpCall
+from autotune_planner.values import dataclass
 
 Level = Literal["info", "warning", "error"]
 
@@ -109,7 +109,9 @@ class PassDecision:
     """One autotune pass of the server: whether it runs at start, why, and with how many tokens.
 
     ``tokens_per_rank`` is ``batch_size * tokens_per_request``; ``moe_rows`` is what one rank's MoE sees (gathered rows
-    under DP attention). Sizes are None where the pass has no shape at all.
+    under DP attention). Sizes are None where the pass has no shape at all. ``global_num_tokens`` is the list that the
+    dummy announces: the tokens of every DP rank before an MLP-TP gather, its own before an attention-TP gather, None
+    where nothing is gathered; ``dp_buffer_rows`` is its sum, the rows of the gather's buffer.
     """
 
     name: Literal["decode", "extend", "draft"]
@@ -119,6 +121,25 @@ class PassDecision:
     tokens_per_request: int | None
     tokens_per_rank: int | None
     moe_rows: int | None
+    global_num_tokens: tuple[int, ...] | None = None
+    dp_buffer_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """A kernel warm-up of the server at start, and whether it runs.
+
+    ``m`` are the sizes in tokens, ascending, empty where it does not run: those that DeepGEMM compiles, or the batches
+    of the pipeline-parallel sweep, which runs each in every mode of ``modes``. ``logits_rows`` are those that the LM
+    head computes in the sweep's largest batch.
+    """
+
+    name: Literal["deep_gemm", "deep_gemm_pp"]
+    run: bool
+    reason: str
+    m: tuple[int, ...] = ()
+    modes: tuple[Literal["DECODE", "EXTEND"], ...] = ()
+    logits_rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -160,9 +181,10 @@ class ExtendAttention:
     """The ragged EXTEND attention kernel of one rank: head dims in elements, ``BLOCK_M`` in query rows.
 
     The second set is that of batches with a cached prefix, and of batches of at most ``after_prefix_up_to`` tokens; it
-    differs for absorbed multi-head latent attention only. ``no_compact_grid`` is why the compact grid is never
-    launched; where it is None, ``compact_grid`` says what allows it. ``chunk_granule`` (tokens) is what a prompt is split
-    at. ``verify_split_kv_refused`` is why the split-KV fast path of verification refuses this model.
+    differs for absorbed multi-head latent attention only. ``runs_prefill`` is False where prefill attention runs in
+    another backend's kernel. ``no_compact_grid`` is why the compact grid is never
+    launched; where it is None, ``compact_grid`` says what allows it. ``chunk_granule`` (tokens) is what a prompt is
+    split at. ``verify_split_kv_refused`` is why the split-KV fast path of verification refuses this model.
     """
 
     q_head_dim: int
@@ -172,6 +194,7 @@ class ExtendAttention:
     v_head_dim_after_prefix: int
     block_m_after_prefix: int
     after_prefix_up_to: int
+    runs_prefill: bool
     compact_grid: str
     no_compact_grid: str | None
     tile_budget: TileBudget
@@ -233,6 +256,7 @@ class Resolved:
     arguments: Arguments
     runtime: Runtime
     passes: tuple[PassDecision, ...]
+    warmups: tuple[Warmup, ...]
     no_autotune_reason: str | None  # why the server neither tunes nor reads a cache; None where it does
     ops: tuple[OpUse, ...]
     extend_attention: ExtendAttention

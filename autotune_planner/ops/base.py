@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from autotune_planner.ops.tensors import TensorSpec, bytes_of
+from autotune_planner.values import dataclass
 
 ComputeCapability = tuple[int, int]
 Launch = Callable[[], Any]
@@ -59,8 +61,32 @@ class OpCall(ABC):
         """Compiled modules that the call loads."""
 
     @abstractmethod
+    def weights(self) -> tuple[TensorSpec, ...]:
+        """Weights that ``prepare`` keeps on the device."""
+
     def weight_bytes(self) -> int:
         """Device bytes of the synthetic weights."""
+        return bytes_of(self.weights())
+
+    @abstractmethod
+    def inputs(self, m: int) -> tuple[TensorSpec, ...]:
+        """The call's other tensors of M = m on the device, scales included."""
+
+    @abstractmethod
+    def output(self, m: int) -> TensorSpec:
+        """What one launch with M = m returns."""
+
+    @abstractmethod
+    def scratch(self, m: int) -> tuple[tuple[str, int], ...]:
+        """(what, bytes) that FlashInfer allocates beside inputs and output while the call runs with M = m."""
+
+    @abstractmethod
+    def tuner_inputs(self, bucket: int) -> tuple[TensorSpec, ...]:
+        """Tensors that FlashInfer's tuner makes anew for one bucket, in its order; it shares the others."""
+
+    @abstractmethod
+    def profiler_bytes(self, custom_op: str, bucket: int) -> int:
+        """Bytes that the runner allocates for itself to profile one bucket of one custom op, and keeps."""
 
     @abstractmethod
     def prepare(self, device: str) -> Bind:

@@ -6,10 +6,13 @@ activation and the column-major weight get a batch dimension of 1, both scales h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from autotune_planner.ops.base import Bind, ComputeCapability, JitModule, Launch, OpCall
+from autotune_planner.ops.tensors import TensorSpec
+from autotune_planner.values import dataclass
+
+_WORKSPACE = TensorSpec("workspace", (40 << 20,), "uint8")  # gemm/gemm_base.py:DEFAULT_WORKSPACE_SIZE, one a process
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,24 @@ class BmmFp8(OpCall):
     def jit_modules(self, capability: ComputeCapability) -> tuple[JitModule, ...]:
         return (JitModule("gemm", "flashinfer.jit.gemm:gen_gemm_module", 3),)
 
-    def weight_bytes(self) -> int:
-        return self.n * self.k
+    def weights(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("weight", (1, self.n, self.k), "float8_e4m3fn"),)
+
+    def inputs(self, m: int) -> tuple[TensorSpec, ...]:
+        return TensorSpec("input", (1, m, self.k), "float8_e4m3fn"), TensorSpec("scale", (1,), "float32")
+
+    def output(self, m: int) -> TensorSpec:
+        return TensorSpec("output", (1, m, self.n), "bfloat16")
+
+    def scratch(self, m: int) -> tuple[tuple[str, int], ...]:
+        return (("cuBLASLt workspace", _WORKSPACE.bytes),)
+
+    def tuner_inputs(self, bucket: int) -> tuple[TensorSpec, ...]:
+        """The workspace is an input with a wildcard size, so the tuner makes one of its own."""
+        return self.inputs(bucket)[0], self.output(bucket), _WORKSPACE
+
+    def profiler_bytes(self, custom_op: str, bucket: int) -> int:
+        return 0
 
     def prepare(self, device: str) -> Bind:
         import torch

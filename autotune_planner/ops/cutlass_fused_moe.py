@@ -6,13 +6,18 @@ The call is the one of SGLang 0.5.23, ``layers/moe/moe_runner/flashinfer_cutlass
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from autotune_planner.ops.base import Bind, ComputeCapability, JitModule, Launch, OpCall
+from autotune_planner.ops.tensors import TensorSpec
+from autotune_planner.values import dataclass
 
 _ARCHITECTURES = {(8, 9): "89", (9, 0): "90", (10, 0): "100", (10, 3): "103", (12, 0): "120", (12, 1): "120"}
 _OBJECTS = 248  # SM90; the other architectures' counts are of the same order
+_BF16, _INT, _LONG = 2, 4, 8
+_ROUTING_SAMPLES = 16  # NUM_ROUTING_SAMPLES of the profiler, each with three maps of the routed rows
+_TMA_BYTES = 256  # upper estimate of the descriptors of one expert's GEMM: pointers, strides and shape
+_TMA_SETS = _ROUTING_SAMPLES * 2 * 2 + 1  # NUM_FUSION_TYPES x NUM_SWAP_AB_TYPES
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,55 @@ class CutlassFusedMoe(OpCall):
         generator = f"flashinfer.jit.fused_moe:gen_cutlass_fused_moe_sm{arch}_module"
         return (JitModule(f"fused_moe_{arch}", generator, _OBJECTS),)
 
-    def weight_bytes(self) -> int:
-        return self.local_experts * 3 * self.intermediate_size * self.hidden_size * 2
+    def weights(self) -> tuple[TensorSpec, ...]:
+        experts, hidden, width = self.local_experts, self.hidden_size, self.intermediate_size
+        return (
+            TensorSpec("fc1_expert_weights", (experts, 2 * width, hidden), "bfloat16"),
+            TensorSpec("fc2_expert_weights", (experts, hidden, width), "bfloat16"),
+        )
+
+    def inputs(self, m: int) -> tuple[TensorSpec, ...]:
+        return (
+            TensorSpec("input", (m, self.hidden_size), "bfloat16"),
+            TensorSpec("token_selected_experts", (m, self.top_k), "int32"),
+            TensorSpec("token_final_scales", (m, self.top_k), "float32"),
+        )
+
+    def output(self, m: int) -> TensorSpec:
+        return TensorSpec("output", (m, self.hidden_size), "bfloat16")
+
+    def scratch(self, m: int) -> tuple[tuple[str, int], ...]:
+        """Workspace of one run; every token is expanded to ``top_k`` routed rows, whoever holds the expert.
+
+        Source: FlashInfer 0.7.2, ``cutlass_fused_moe_kernels.cuh:getWorkspaceDeviceBufferSizes``: permuted input and
+        fc2 result share one buffer, both halves of the gated fc1 result and the fc2 result the other. Its counters and
+        CUTLASS's own workspace, below 1 MB together, are left out.
+        """
+        routed, experts = m * self.top_k, self.local_experts
+        hidden, width = self.hidden_size, self.intermediate_size
+        maps = 4 if self.use_fused_finalize else 3  # permuted rows, experts, destinations, and scales to fuse
+        return (
+            ("routed rows in", routed * max(hidden, width) * _BF16),
+            ("routed rows x intermediate", routed * max(2 * width, hidden) * _BF16),
+            ("routing maps", routed * maps * _INT + 2 * experts * m * _INT + 2 * experts * _TMA_BYTES),
+        )
+
+    def tuner_inputs(self, bucket: int) -> tuple[TensorSpec, ...]:
+        return self.inputs(bucket)[:1]
+
+    def profiler_bytes(self, custom_op: str, bucket: int) -> int:
+        """Workspace of FlashInfer's GEMM profiler; the weights are ours.
+
+        Source: FlashInfer 0.7.2, ``cutlass_fused_moe_kernels.cuh:GemmProfilerBackend::getProfilerWorkspaces``.
+        """
+        routed, experts = bucket * self.top_k, self.local_experts
+        hidden, width = self.hidden_size, self.intermediate_size
+        # Input, output and intermediate result; gemm2's output is one row.
+        gemm1 = routed * (hidden + width + 2 * width) * _BF16
+        gemm2 = routed * (width + hidden) * _BF16 + hidden * _BF16
+        maps = (3 * _ROUTING_SAMPLES + 2) * routed * _INT + experts * bucket * _INT
+        tables = (experts + 1) * _LONG * _ROUTING_SAMPLES + experts * (_LONG + _TMA_BYTES * _TMA_SETS)
+        return (gemm1 if custom_op == self.custom_ops[0] else gemm2) + maps + tables
 
     def prepare(self, device: str) -> Bind:
         import torch

@@ -7,12 +7,12 @@ pass and sliced by its run; nothing is allocated inside the dummy forward.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from autotune_planner.engines.resolved import Resolved
+from autotune_planner.ops.tensors import ITEM_BYTES
+from autotune_planner.values import dataclass
 
-_ITEM_BYTES = {"int64": 8, "int32": 4, "float32": 4, "float16": 2, "bfloat16": 2, "bool": 1}
 _SEQ_LEN_FILL = 1  # tokens that each dummy sequence is said to hold
 _MROPE_AXES = 3
 
@@ -28,7 +28,7 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * _ITEM_BYTES[self.dtype]
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,48 @@ def extend_buffers(resolved: Resolved) -> tuple[Buffer, ...]:
     return dummy_buffers(
         _shape(resolved, extend.max_bs, extend.num_tokens_per_req, logits=extend.allocate_logits_buffer)
     )
+
+
+def sweep_buffers(resolved: Resolved) -> tuple[Buffer, ...]:
+    """The one set of the pipeline-parallel DeepGEMM sweep, of its largest batch and with logits; empty without it.
+
+    Source: ``deep_gemm_wrapper/compile_utils.pp_parallel_deep_gemm_warmup``.
+    """
+    for warmup in resolved.warmups:
+        if warmup.name == "deep_gemm_pp" and warmup.run:
+            return dummy_buffers(_shape(resolved, warmup.m[-1], 1, logits=True))
+    return ()
+
+
+@dataclass(frozen=True)
+class BufferUse:
+    """Which set a pass slices, and which sets are allocated while it runs.
+
+    Sets: ``decode``, ``extend``, ``deep_gemm_pp``, and ``cuda_graph``, the buffers of the draft model's graph runners.
+    """
+
+    pass_name: str
+    set: str
+    alive: tuple[str, ...]
+
+
+def buffer_uses(resolved: Resolved) -> tuple[BufferUse, ...]:
+    """Passes that run, in the server's order.
+
+    One function runs the first three and holds the DECODE set to its end, so it lies beside the others; the EXTEND set
+    is released before the next pass. The draft model is tuned later, while its graphs are captured. Source:
+    ``base_runner._warmup`` and ``flashinfer_autotune.maybe_flashinfer_autotune_extend``.
+    """
+    running = {decision.name for decision in resolved.passes if decision.run}
+    decode = ("decode",) if "decode" in running else ()
+    uses = [BufferUse("decode", "decode", decode)] if decode else []
+    if "extend" in running:
+        uses.append(BufferUse("extend", "extend", (*decode, "extend")))
+    if sweep_buffers(resolved):
+        uses.append(BufferUse("deep_gemm_pp", "deep_gemm_pp", (*decode, "deep_gemm_pp")))
+    if "draft" in running:
+        uses.append(BufferUse("draft", "cuda_graph", ("cuda_graph",)))
+    return tuple(uses)
 
 
 def total_bytes(buffers: tuple[Buffer, ...], device: Literal["cuda", "cpu"]) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from autotune_planner.deployment.model import Traffic
 from autotune_planner.engines.resolved import OpUse, Resolved
 from autotune_planner.ops.base import OpCall
 from autotune_planner.plan.buckets import reachable_buckets, server_buckets
+from autotune_planner.values import dataclass
+
+if TYPE_CHECKING:
+    from autotune_planner.plan.tiles import Tiles
 
 Phase = Literal["decode", "extend"]
 
@@ -44,12 +48,21 @@ class Plan:
     resolved: Resolved
     ops: tuple[PlannedOp, ...]
     units: tuple[WorkUnit, ...]
+    tiles: Tiles | None  # None without traffic
 
 
 def make_plan(resolved: Resolved) -> Plan:
     """Buckets of every op that the deployment reaches; no op and no unit where the server does not tune."""
     ops = tuple(planned for use in resolved.ops for planned in _phases(use))
-    return Plan(resolved=resolved, ops=ops, units=_units(ops))
+    return Plan(resolved=resolved, ops=ops, units=_units(ops), tiles=_tiles(resolved))
+
+
+def _tiles(resolved: Resolved) -> Tiles | None:
+    if resolved.traffic == Traffic():
+        return None
+    from autotune_planner.plan.tiles import sample_tiles  # few deployments have traffic
+
+    return sample_tiles(resolved)
 
 
 def _phases(use: OpUse) -> list[PlannedOp]:

@@ -6,9 +6,8 @@ Source: FlashInfer 0.7.2, ``comm/trtllm_moe_alltoall.py`` and its C++ ``moeAllto
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autotune_planner.engines.resolved import Resolved
+from autotune_planner.values import dataclass
 
 _ALIGN = 128
 _MAX_TOP_K = 22  # kMaxTopK of the kernel: each token keeps that many 4-byte slots

@@ -7,7 +7,7 @@ import pytest
 from autotune_planner.deployment.load import deployment_from
 from autotune_planner.engines import resolve
 from autotune_planner.engines.resolved import Arguments
-from tests.engines.test_truth import accepted
+from tests.engines.parity import accepted
 from tests.engines.truth import deployment_of, rows
 
 RULE_OR_ORIGIN = ("flag", "default", "env", "nvidia-smi", "kv_token_capacity", "")

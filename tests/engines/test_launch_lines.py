@@ -8,16 +8,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from autotune_planner import profiles
 from autotune_planner.deployment.gpus import load_gpu
 from autotune_planner.deployment.launch_line import deployment_of_launch_line
 from autotune_planner.engines import resolve
 from autotune_planner.errors import DeploymentError, ExitCode
-from tests.engines.test_truth import accepted, equal
+from tests.engines.parity import accepted, equal
 from tests.engines.truth import CAPACITY, DATA, deployment_of, rows
 
 RANDOM = "random-sglang-0.5.23.jsonl"
-FLAGS = profiles.load("engines", "sglang-0.5.23")["flags"]
 
 
 def launched(row, capacity=CAPACITY):

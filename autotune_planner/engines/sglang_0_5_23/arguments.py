@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from autotune_planner import profiles
+from autotune_planner.deployment.field_flags import LARGEST
+from autotune_planner.deployment.fields import shown
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.errors import DeploymentError
+from autotune_planner.values import dataclass
 
 PROFILE = "sglang-0.5.23"
 
@@ -52,6 +55,7 @@ class ServerArguments:
     disable_cuda_graph_padding: bool = False
     enable_torch_compile: bool = False
     disaggregation_mode: str = "null"
+    fp8_gemm_runner_backend: str = "auto"
     speculative_algorithm: str | None = None
     speculative_num_steps: int | None = None
     speculative_eagle_topk: int | None = None
@@ -78,6 +82,15 @@ class ServerArguments:
     disable_flashinfer_autotune: bool = False
     flashinfer_autotune_skip_ops: tuple[str, ...] = ()
     enable_deterministic_inference: bool = False
+    disable_radix_cache: bool = False
+    disaggregation_decode_enable_radix_cache: bool = False
+    disable_overlap_schedule: bool = False
+    mamba_radix_cache_strategy: str = "auto"
+    mamba_track_interval: int = 256
+    linear_attn_backend: str = "triton"
+    linear_attn_decode_backend: str | None = None
+    linear_attn_verify_backend: str | None = None
+    mamba_ssm_dtype: str | None = None
 
 
 _KNOWN = frozenset(field.name for field in fields(ServerArguments))
@@ -88,7 +101,22 @@ def server_arguments(deployment: Deployment) -> ServerArguments:
     given = {**_fields(deployment), **_flags(deployment)}
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
     known: dict[str, Any] = {name: value for name, value in values.items() if name in _KNOWN}
+    for name, value in known.items():
+        _check_size(name, value)
     return ServerArguments(**known)
+
+
+def _check_size(name: str, value: Any) -> None:
+    """The deployment file has the same bound; a launch line may hold any integer."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and abs(number) > LARGEST:
+            flag = f"--{name.replace('_', '-')}"
+            raise DeploymentError(
+                f"{flag} is {shown(number)}; servers count in 32 bits, up to {LARGEST}",
+                code="bad-value",
+                where=flag,
+                hint=f"{flag} 8",
+            )
 
 
 def ignored_flags(deployment: Deployment) -> tuple[str, ...]:

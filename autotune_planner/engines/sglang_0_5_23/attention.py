@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune_planner import profiles
+from autotune_planner.engines.sglang_0_5_23 import architectures, linear_attention
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
 from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+from autotune_planner.values import dataclass
 
 Capability = tuple[int, int]
 
@@ -53,7 +55,12 @@ class Attention:
 
 
 def resolve_attention(
-    arguments: ServerArguments, model: ModelFacts, capability: Capability | None, memory_mib: int | None
+    arguments: ServerArguments,
+    model: ModelFacts,
+    capability: Capability | None,
+    memory_mib: int | None,
+    *,
+    hip: bool = False,
 ) -> Attention:
     """Backends and page size in the server's order: model defaults, deterministic mode, general default, page rules."""
     prefill = arguments.prefill_attention_backend
@@ -63,7 +70,10 @@ def resolve_attention(
         _renamed(arguments.decode_attention_backend),
         1 if arguments.page_size is None else arguments.page_size,
     )
-    attention = _model_default(attention, model, capability, memory_mib)
+    attention = _model_default(attention, arguments, model, capability, memory_mib, hip=hip)
+    linear_attention.check_state_cache(
+        arguments, model, attention_backend=attention.base, page_size=attention.page_size
+    )
     _check_sinks(attention, model)
     if arguments.enable_deterministic_inference:
         attention = replace(attention, base=attention.base or _deterministic(model, capability))
@@ -71,13 +81,14 @@ def resolve_attention(
     if attention.prefill_override and attention.prefill_override == attention.decode_override:
         attention = replace(attention, base=attention.prefill_override)
     if attention.base is None:
-        attention = replace(attention, base=_default(arguments, model, capability))
+        attention = replace(attention, base=_default(arguments, model, capability, hip=hip))
     attention = replace(attention, page_size=_page_size(attention, arguments.speculative_draft_attention_backend))
     _check_architecture(attention, capability)
     if "cutedsl_mla" in attention.backends and attention.prefill_override is None:
         attention = replace(attention, prefill_override="trtllm_mla")
-    _check_kv_cache_dtype(attention, arguments, capability)
+    _check_kv_cache_dtype(attention, _cache_type(arguments, model, capability), capability)
     _check_other_modes(attention, arguments)
+    linear_attention.check_kernels(arguments, _major(capability))
     if attention.base == "fa3" and arguments.kv_cache_dtype == "fp8_e5m2":
         attention = replace(attention, base="triton")
     narrow = (arguments.speculative_eagle_topk or 0) <= 1
@@ -97,19 +108,44 @@ def _major(capability: Capability | None) -> int:
 
 
 def _model_default(
-    attention: Attention, model: ModelFacts, capability: Capability | None, memory_mib: int | None
+    attention: Attention,
+    arguments: ServerArguments,
+    model: ModelFacts,
+    capability: Capability | None,
+    memory_mib: int | None,
+    *,
+    hip: bool,
 ) -> Attention:
     unset = attention.backends == (None, None, None)
     major = _major(capability)
+    if model.sparse_page_size is not None:
+        return replace(attention, base="dsa" if unset else attention.base, page_size=model.sparse_page_size)
+    if model.architecture in architectures.QWEN3_HYBRID and major == 10 and attention.base is None:
+        return _hybrid_default(attention, arguments, model, capability)
     if model.architecture == "GptOssForCausalLM" and unset:
-        return replace(attention, base={10: "trtllm_mha", 9: "fa3"}.get(major, "triton"))
-    if model.architecture == "DeepseekV3ForCausalLM" and unset and major == 10:
+        return replace(attention, base={10: "trtllm_mha", 9: "fa3"}.get(major, "aiter" if hip else "triton"))
+    if model.architecture in architectures.DEEPSEEK and unset and major == 10:
         return replace(attention, base="trtllm_mla")
     large_hopper = major == 9 and memory_mib is not None and memory_mib >= 61440
     undecided = attention.base is None and attention.decode_override is None
     if model.config_class.startswith("Qwen3VL") and large_hopper and undecided:
         return replace(attention, decode_override="flashinfer")
     return attention
+
+
+def _hybrid_default(
+    attention: Attention, arguments: ServerArguments, model: ModelFacts, capability: Capability | None
+) -> Attention:
+    """TensorRT-LLM's attention needs pages, which a radix cache without snapshots of the states does not have. The page
+    size that was asked for is not kept. Source: ``model_overrides/qwen3_5._qwen3_5_hybrid_overrides``."""
+    paged = (
+        linear_attention.radix_cache_off(arguments)
+        or arguments.speculative_algorithm is not None
+        or linear_attention.keeps_snapshots(arguments)
+    )
+    if paged and _default(arguments, model, capability, hip=False) == "trtllm_mha":
+        return replace(attention, base="trtllm_mha", page_size=64)
+    return replace(attention, base="triton", page_size=1)
 
 
 def _deterministic(model: ModelFacts, capability: Capability | None) -> str:
@@ -156,9 +192,13 @@ def _check_sinks(attention: Attention, model: ModelFacts) -> None:
             )
 
 
-def _default(arguments: ServerArguments, model: ModelFacts, capability: Capability | None) -> str:
-    """Source: ``model_override_base.get_default_attn_backend``."""
+def _default(arguments: ServerArguments, model: ModelFacts, capability: Capability | None, *, hip: bool) -> str:
+    """Source: ``model_override_base.get_default_attn_backend``. On ROCm aiter has latent attention for 16 and 128 key
+    and value heads of a rank only."""
     major = _major(capability)
+    if hip:
+        heads = max(1, model.num_kv_heads // arguments.tp_size)
+        return "triton" if model.is_mla and heads not in (16, 128) else "aiter"
     if model.is_mla:
         return {9: "fa3", 10: "flashinfer"}.get(major, "triton")
     topk = arguments.speculative_eagle_topk
@@ -217,10 +257,27 @@ def _check_architecture(attention: Attention, capability: Capability | None) -> 
         )
 
 
-def _check_kv_cache_dtype(attention: Attention, arguments: ServerArguments, capability: Capability | None) -> None:
+def _cache_type(arguments: ServerArguments, model: ModelFacts, capability: Capability | None) -> str:
+    """Type of the KV cache as the checks see it. Source: ``overrides._dsa_kv_cache_dtype_default``."""
+    given = arguments.kv_cache_dtype
+    if "tokenspeed_mla" in (arguments.attention_backend, arguments.decode_attention_backend):
+        given = "fp8_e4m3"
+    if model.sparse_page_size is None:
+        return given
+    if given == "auto":
+        return "fp8_e4m3" if _major(capability) >= 10 else "bfloat16"
+    if given not in ("bf16", "bfloat16", "fp8_e4m3"):
+        raise rejected(
+            "--kv-cache-dtype",
+            f"sparse attention supports bfloat16 and fp8_e4m3 only, got {given}",
+            "--kv-cache-dtype auto",
+            source="overrides._dsa_kv_cache_dtype_default",
+        )
+    return "bfloat16" if given == "bf16" else given
+
+
+def _check_kv_cache_dtype(attention: Attention, cache_type: str, capability: Capability | None) -> None:
     """Sources: ``overrides._mla_kv_cache_dtype_checks``, ``attention_hook.handle_attention_backend_compatibility``."""
-    given = (arguments.attention_backend, arguments.decode_attention_backend)
-    cache_type = "fp8_e4m3" if "tokenspeed_mla" in given else arguments.kv_cache_dtype
     for backend, allowed in _MLA_CACHE_TYPES.items():
         if backend in (attention.base, attention.decode_override) and cache_type not in allowed:
             raise rejected(

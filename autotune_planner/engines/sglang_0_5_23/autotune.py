@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autotune_planner import profiles
 from autotune_planner.engines.resolved import ExtendShape, PassDecision
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
 from autotune_planner.engines.sglang_0_5_23.environment import EXTEND
+from autotune_planner.values import dataclass
 
 _MODELOPT_FP8 = ("modelopt", "modelopt_fp8", "modelopt_mixed")
 _MODELOPT_FP4 = ("modelopt_fp4", "modelopt_mixed")

@@ -4,13 +4,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from autotune_planner.deployment.field_flags import LARGEST
+from autotune_planner.deployment.fields import shown
 from autotune_planner.engines.sglang_0_5_23.arguments import ServerArguments
+from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+from autotune_planner.errors import DeploymentError
+from autotune_planner.values import dataclass
 
+_LARGEST_BS = 2**20  # no pool of requests is as large, and every size is listed
+_BACKENDS = ("full", "breakable", "disabled")
+_CONFIG_KEYS = {
+    "decode": ("backend", "max_bs", "bs"),
+    "prefill": (
+        "backend",
+        "max_bs",
+        "bs",
+        "max_context_size",
+        "full_prefill_max_req",
+        "full_prefill_prefix_chunk_tokens",
+        "max_seq_len",
+    ),
+}
 _FULL_PREFILL_A2A = ("none", "deepep", "megamoe", "flashinfer")
-_MULTIMODAL_BREAKABLE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -54,8 +72,49 @@ def parse_config(arguments: ServerArguments) -> tuple[Phase, Phase]:
             "bs": arguments.cuda_graph_bs_prefill,
         },
     )
-    explicit = arguments.cuda_graph_config or {}
+    explicit = _checked_config({} if arguments.cuda_graph_config is None else arguments.cuda_graph_config)
+    for phase, flag in ((decode, "--cuda-graph-bs-decode"), (prefill, "--cuda-graph-bs-prefill")):
+        if phase.bs == ():
+            raise rejected(flag, "needs at least one size", f"{flag} 1 2 4 8", source="memory_hook")
     return _given(decode, explicit.get("decode") or {}), _given(prefill, explicit.get("prefill") or {})
+
+
+def _checked_config(config: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Source: ``cuda_graph_config.parse_cuda_graph_config_arg``; it takes any value of a size, and fails later."""
+    if not isinstance(config, Mapping):
+        raise _bad_config("is not a JSON object")
+    for phase, settings in config.items():
+        if phase not in _CONFIG_KEYS:
+            raise _bad_config(f"has an unknown phase {shown(phase)}: it takes {' and '.join(_CONFIG_KEYS)}")
+        if not isinstance(settings, Mapping):
+            raise _bad_config(f"{phase} is not a JSON object")
+        for key, value in settings.items():
+            if key not in _CONFIG_KEYS[phase]:
+                raise _bad_config(f"{phase} has an unknown key {shown(key)}: it takes {', '.join(_CONFIG_KEYS[phase])}")
+            if not _right_setting(key, value):
+                raise _bad_config(f"{phase}.{key} is {shown(value)}")
+    return config
+
+
+def _right_setting(key: str, value: Any) -> bool:
+    if key == "backend":
+        return value in _BACKENDS
+    if key == "bs":
+        return value is None or (isinstance(value, list) and bool(value) and all(map(_is_size, value)))
+    return value is None or _is_size(value)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and abs(value) <= LARGEST
+
+
+def _bad_config(problem: str) -> DeploymentError:
+    return rejected(
+        "--cuda-graph-config",
+        problem,
+        """--cuda-graph-config '{"decode": {"backend": "full", "max_bs": 256}}'""",
+        source="cuda_graph_config.parse_cuda_graph_config_arg",
+    )
 
 
 def _given(phase: Phase, values: Mapping[str, Any]) -> Phase:
@@ -109,6 +168,13 @@ def deepep_prefill(prefill: Phase, a2a_backend: str) -> Phase:
 
 def decode_sizes(max_bs: int, *, padding: bool, speculative: bool) -> tuple[int, ...]:
     """Decode batch sizes up to ``max_bs``, in requests. Source: ``generate_decode_cuda_graph_batch_sizes``."""
+    if max_bs > _LARGEST_BS:
+        raise DeploymentError(
+            f"CUDA graphs for {max_bs} requests are not planned: the list of sizes ends at {_LARGEST_BS}",
+            code="bad-value",
+            where="--cuda-graph-max-bs-decode",
+            hint="--cuda-graph-max-bs-decode 512",
+        )
     sizes: Iterable[int]
     if not padding:
         sizes = range(1, max_bs + 1)

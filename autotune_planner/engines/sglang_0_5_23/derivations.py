@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from autotune_planner.deployment.model import Gpu
 from autotune_planner.engines.resolved import Arguments, Derivation, PassDecision, Runtime
@@ -13,6 +12,7 @@ from autotune_planner.engines.sglang_0_5_23.autotune import ExtendGate
 from autotune_planner.engines.sglang_0_5_23.cuda_graph import Phase
 from autotune_planner.engines.sglang_0_5_23.graph_settings import GraphSettings
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
+from autotune_planner.values import dataclass
 
 Step = tuple[str, str]
 Chain = list[Step]
@@ -36,9 +36,19 @@ class Origin:
 
 
 def derivations(
-    origin: Origin, resolved: Arguments, runtime: Runtime, gate: ExtendGate, passes: Sequence[PassDecision]
+    origin: Origin,
+    resolved: Arguments,
+    runtime: Runtime,
+    gate: ExtendGate,
+    passes: Sequence[PassDecision],
+    tiles: tuple[Derivation, ...] = (),
 ) -> tuple[Derivation, ...]:
-    """One derivation for each number of the plan, in the order of its JSON. Flags come as typed, defaults by name."""
+    """One derivation for each number of the plan, in the order of its JSON. Flags come as typed, defaults by name.
+
+    ``tiles`` are those of the tiles; an AMD GPU is judged for them and its prefill sizes only.
+    """
+    if origin.gpu.vendor == "amd":
+        return (*_prefill(origin, resolved), *tiles)
     return (
         *_prefill(origin, resolved),
         *_parallel(origin, resolved),
@@ -50,6 +60,7 @@ def derivations(
         *_decode(origin, resolved, runtime),
         *_extend(origin, resolved, runtime, gate),
         *_moe(resolved, runtime, passes),
+        *tiles,
     )
 
 
@@ -218,7 +229,7 @@ def _memory(origin: Origin, resolved: Arguments) -> list[Derivation]:
         fraction.append((f"x {factor:.4f} for the vision tower", "memory_hook.adjust_mem_fraction_for_vlm"))
     capacity = [
         (f"max_prefill_buffer_tokens {resolved.max_prefill_buffer_tokens}", ""),
-        ("at least 1024", "runtime_context.flashinfer_a2a_max_dispatch_tokens_per_rank"),
+        ("at least 4096", "overrides.flashinfer_a2a_max_dispatch_tokens_per_rank"),
     ]
     if origin.dispatch_override is not None:
         capacity = [(f"SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK={origin.dispatch_override}", "env")]

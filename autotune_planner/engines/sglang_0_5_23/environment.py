@@ -6,17 +6,26 @@ As the server does (``environ.EnvField.get``), a value that cannot be parsed cou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.errors import DeploymentError
+from autotune_planner.values import dataclass
 
 EXTEND = "SGLANG_FLASHINFER_AUTOTUNE_EXTEND"
 REUSE_CACHE = "SGLANG_FLASHINFER_AUTOTUNE_CACHE"
 FUSED_FINALIZE = "SGLANG_FLASHINFER_MOE_FUSED_FINALIZE"
 DISPATCH_TOKENS = "SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 CACHE_DIR = "SGLANG_CACHE_DIR"
+DEEPGEMM = "SGLANG_ENABLE_JIT_DEEPGEMM"
+DEEPGEMM_PRECOMPILE = "SGLANG_JIT_DEEPGEMM_PRECOMPILE"
+DEEPGEMM_FAST = "SGLANG_JIT_DEEPGEMM_FAST_WARMUP"
+DEEPGEMM_PP = "SGLANG_PP_PARALLEL_DEEPGEMM_WARMUP"
+COMPACT_EXTEND = "SGLANG_TRITON_COMPACT_EXTEND_ATTENTION"
+EXACT_CHUNK_FILL = "SGLANG_EXACT_CHUNK_FILL"
+PREFILL_TILE_BUDGET = "SGLANG_PREFILL_TILE_BUDGET"
+PREFILL_TILE_BUDGET_MODE = "SGLANG_PREFILL_TILE_BUDGET_MODE"
 
+_DEEPGEMM = (DEEPGEMM, DEEPGEMM_PRECOMPILE, DEEPGEMM_FAST, DEEPGEMM_PP)
 _BOOLEANS = {"true": True, "1": True, "yes": True, "y": True, "false": False, "0": False, "no": False, "n": False}
 
 
@@ -70,6 +79,7 @@ class Environment:
 
     def unreadable(self) -> tuple[str, ...]:
         """``NAME=value`` of the variables that the server warns of and ignores."""
-        booleans = [name for name in (EXTEND, REUSE_CACHE, FUSED_FINALIZE) if boolean(self.get(name) or "0") is None]
-        numbers = [name for name in (DISPATCH_TOKENS,) if integer(self.get(name) or "0") is None]
+        switches = (EXTEND, REUSE_CACHE, FUSED_FINALIZE, COMPACT_EXTEND, EXACT_CHUNK_FILL, *_DEEPGEMM)
+        booleans = [name for name in switches if boolean(self.get(name) or "0") is None]
+        numbers = [name for name in (DISPATCH_TOKENS, PREFILL_TILE_BUDGET) if integer(self.get(name) or "0") is None]
         return tuple(f"{name}={self.get(name)}" for name in (*booleans, *numbers))

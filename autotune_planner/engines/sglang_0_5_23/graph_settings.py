@@ -5,13 +5,14 @@ Sources: ``arg_groups/cuda_graph_hook.py`` and ``arg_groups/memory_hook.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune_planner.deployment.model import Deployment
+from autotune_planner.engines.sglang_0_5_23 import architectures, cuda_graph, memory
 from autotune_planner.engines.sglang_0_5_23 import attention as attention_rules
-from autotune_planner.engines.sglang_0_5_23 import cuda_graph, memory
 from autotune_planner.engines.sglang_0_5_23.arguments import ServerArguments
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
+from autotune_planner.values import dataclass
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ def graph_settings(arguments: ServerArguments, model: ModelFacts, deployment: De
     ``memory_hook.handle_gpu_memory_settings``: before the chunk is divided."""
     decode, prefill = cuda_graph.parse_config(arguments)
     prefill = cuda_graph.apply_compatibility(
-        prefill, arguments, is_multimodal=model.is_multimodal, attn_cp_size=arguments.attn_cp_size
+        prefill,
+        arguments,
+        is_multimodal=model.is_multimodal and model.architecture not in architectures.IMAGES_IN_PREFILL_GRAPHS,
+        attn_cp_size=arguments.attn_cp_size,
     )
     prefill = cuda_graph.deepep_prefill(prefill, arguments.moe_a2a_backend)
     decode, prefill = cuda_graph.apply_disaggregation(decode, prefill, arguments.disaggregation_mode)

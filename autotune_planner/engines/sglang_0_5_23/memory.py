@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from autotune_planner import profiles
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE
+from autotune_planner.values import dataclass
 
 _LARGE_MIB, _LEAST_OF_LARGE = 61440, 10240
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from autotune_planner import profiles
 from autotune_planner.deployment.model import Model
+from autotune_planner.engines.sglang_0_5_23 import architectures
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE
+from autotune_planner.engines.sglang_0_5_23.config_form import check_config
+from autotune_planner.values import dataclass
 
 _DTYPES = {
     "half": "float16",
@@ -17,7 +20,7 @@ _DTYPES = {
     "float32": "float32",
 }
 _CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
-_MLA_ARCHITECTURES = ("DeepseekV2", "DeepseekV3", "DeepseekV32", "KimiK2", "MistralLarge3", "LongcatFlash")
+_SPARSE_PAGE = 64  # tokens, for each pooled group of index keys
 _EMBEDDING_SUFFIXES = ("Model", "ForSequenceClassification", "ForRewardModel", "RewardModel")
 
 
@@ -33,6 +36,7 @@ class ModelFacts:
     context_len: int
     is_multimodal: bool
     is_mla: bool
+    sparse_page_size: int | None  # tokens; None without DeepSeek sparse attention
     is_generation: bool
     has_attention_sinks: bool
     num_layers: int
@@ -46,17 +50,23 @@ class ModelFacts:
     shared_experts: int
     quant_method: str | None  # of the checkpoint, by its own name
     quant_algo: str | None  # of a ModelOpt checkpoint
+    quant_in_config: bool  # not only in a file beside config.json: the server's argument takes just this over
+    quant_layer_algos: frozenset[str]  # of a ModelOpt checkpoint of mixed precision
+    quant_expert_algos: frozenset[str]  # those of its experts
+    quant_int4_groups: bool  # compressed-tensors, 4-bit integers in groups of 32: Kimi-K2 Thinking and K2.5
     not_quantized: tuple[str, ...]  # patterns of its module names, such as "lm_head" and "model.layers.*.mlp.gate"
 
 
 def model_facts(model: Model, dtype_flag: str, context_length_flag: int | None) -> ModelFacts:
-    """Facts of a Hugging Face configuration, by the server's own look-ups."""
+    """Facts of a Hugging Face configuration, by the server's own look-ups. ``DeploymentError`` for a damaged one."""
+    check_config(model)
     config, text = model.config, model.text_config
     quantization = dict(model.quantization_config or {})
     heads = int(text.get("num_attention_heads") or 1)
     hidden = int(text["hidden_size"])
     experts = _first(text, "num_experts", "n_routed_experts", "num_local_experts")
     architecture = model.architecture
+    algos = _layer_algos(quantization)
     return ModelFacts(
         architecture=architecture,
         config_class=_config_class(str(config.get("model_type", ""))),
@@ -65,7 +75,8 @@ def model_facts(model: Model, dtype_flag: str, context_length_flag: int | None) 
         vocab_size=int(text["vocab_size"]),
         context_len=context_length_flag or _context_length(text),
         is_multimodal="vision_config" in config or "audio_config" in config,
-        is_mla=architecture.startswith(_MLA_ARCHITECTURES) and "kv_lora_rank" in text,
+        is_mla=architecture in architectures.LATENT_ATTENTION and text.get("kv_lora_rank") is not None,
+        sparse_page_size=_sparse_page_size(architecture, text),
         is_generation=not architecture.endswith(_EMBEDDING_SUFFIXES),
         has_attention_sinks=architecture == "GptOssForCausalLM",
         num_layers=int(text.get("num_hidden_layers") or 0),
@@ -79,6 +90,10 @@ def model_facts(model: Model, dtype_flag: str, context_length_flag: int | None) 
         shared_experts=int(text.get("n_shared_experts") or 0),
         quant_method=quantization.get("quant_method"),
         quant_algo=quantization.get("quant_algo"),
+        quant_in_config=any(part.get("quantization_config") for part in (config, text)),
+        quant_layer_algos=frozenset(algos.values()),
+        quant_expert_algos=frozenset(algo for layer, algo in algos.items() if ".experts" in layer),
+        quant_int4_groups=_int4_groups(quantization),
         not_quantized=tuple(map(str, quantization.get("ignore") or ())),
     )
 
@@ -88,6 +103,31 @@ def _first(config: Any, *names: str) -> int:
         if config.get(name):
             return int(config[name])
     return 0
+
+
+def _sparse_page_size(architecture: str, text: Any) -> int | None:
+    """Pages of DeepSeek sparse attention. Sources: ``model_config.is_deepseek_dsa``,
+    ``model_overrides/deepseek_v2._deepseek_family_overrides``."""
+    if architecture not in architectures.SPARSE_ATTENTION or text.get("index_topk") is None:
+        return None
+    return _SPARSE_PAGE * int(text.get("index_kpool") or 1)
+
+
+def _layer_algos(quantization: dict[str, Any]) -> dict[str, str]:
+    layers = quantization.get("quantized_layers")
+    found = layers.items() if isinstance(layers, Mapping) else ()
+    return {str(name): str(layer.get("quant_algo")).upper() for name, layer in found if isinstance(layer, Mapping)}
+
+
+def _int4_groups(quantization: dict[str, Any]) -> bool:
+    """Source: ``overrides._deepseek_moe_quant_resolution``."""
+    groups = quantization.get("config_groups")
+    group = groups.get("group_0") if isinstance(groups, Mapping) else None
+    weights = group.get("weights") if isinstance(group, Mapping) else None
+    if quantization.get("quant_method") != "compressed-tensors" or not isinstance(weights, Mapping):
+        return False
+    wanted = {"num_bits": 4, "group_size": 32, "strategy": "group", "type": "int"}
+    return all(weights.get(name) == value for name, value in wanted.items())
 
 
 def _context_length(text: Any) -> int:

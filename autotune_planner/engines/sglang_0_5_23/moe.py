@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autotune_planner import profiles
+from autotune_planner.engines.sglang_0_5_23 import architectures
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
-from autotune_planner.engines.sglang_0_5_23.quantization import argument, checkpoint_quantization
+from autotune_planner.engines.sglang_0_5_23.quantization import (
+    argument,
+    checkpoint_quantization,
+    declared_quantization,
+    model_quantization,
+)
 from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+from autotune_planner.values import dataclass
 
 _EP_SPANNING = (
     "megamoe",
@@ -23,7 +28,9 @@ _EP_SPANNING = (
     "mori",
     "pplx",
 )
-_QWEN3_MOE = ("Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration", "Qwen3NextForCausalLM")
+_TRTLLM_DEEPSEEK = ("fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", None)
+_TRTLLM_QWEN3 = ("fp8", "modelopt_fp4", "modelopt_mixed", None)
+_TRTLLM_GLM4 = ("modelopt_fp4", None)
 _SUPPORTED_QUANTIZATION = {
     "flashinfer_cutlass": ("modelopt_fp4", "modelopt_fp8", "modelopt_mixed", None),
     "flashinfer_cutedsl": ("modelopt_fp4", "modelopt_mixed", "nvfp4_online"),
@@ -67,23 +74,58 @@ def resolve_moe(arguments: ServerArguments, model: ModelFacts, capability: tuple
 
 
 def _by_model(arguments: ServerArguments, model: ModelFacts, major: int) -> tuple[str, str | None]:
+    """Runner, and the quantization argument: on SM100 some families take the checkpoint's over into it.
+
+    Sources: ``model_overrides/qwen3_moe.py``, ``glm4_moe.py``, ``minimax_m2.py``, ``gpt_oss.py``;
+    ``overrides._deepseek_moe_quant_resolution``.
+    """
     runner, quantization = arguments.moe_runner_backend, argument(arguments.quantization)
     unset = runner == "auto"
-    unquantized = arguments.quantization == "unquant"
-    checkpoint = None if unquantized else checkpoint_quantization(model)
-    if model.architecture in _QWEN3_MOE and major == 10:
-        quantization = quantization or checkpoint
-        trtllm = quantization in ("fp8", "modelopt_fp4", "modelopt_mixed", None)
-        if unset and trtllm and arguments.moe_a2a_backend == "none":
-            runner = "flashinfer_trtllm"
-    elif model.architecture == "DeepseekV3ForCausalLM" and major == 10:
-        quantization = quantization or checkpoint
-        trtllm = quantization in ("fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", None)
-        if unset and trtllm and arguments.moe_a2a_backend == "none":
-            runner = "flashinfer_trtllm"
-    elif model.architecture == "GptOssForCausalLM" and unset and model.quant_method == "mxfp4" and major in (10, 12):
-        runner = "flashinfer_mxfp4"
+    if model.architecture == "GptOssForCausalLM" and unset and model.quant_method == "mxfp4" and major in (10, 12):
+        return "flashinfer_mxfp4", quantization
+    if major != 10:
+        return runner, quantization
+    if model.architecture == "MiniMaxM2ForCausalLM":
+        routed = unset and model_quantization(arguments.quantization, checkpoint_quantization(model)) == "modelopt_fp4"
+        return "flashinfer_trtllm_routed" if routed else runner, quantization
+    trtllm = _trtllm_quantizations(model)
+    if trtllm is None:
+        return runner, quantization
+    if arguments.quantization is None:
+        quantization = declared_quantization(model)
+    if model.architecture in architectures.QWEN3_MOE and "W4A16_NVFP4" in model.quant_expert_algos:
+        return _w4a16_runner(runner), quantization
+    if unset and arguments.moe_a2a_backend == "none" and (quantization in trtllm or _int4_experts(model)):
+        runner = "flashinfer_trtllm"
     return runner, quantization
+
+
+def _trtllm_quantizations(model: ModelFacts) -> tuple[str | None, ...] | None:
+    """Quantizations whose MoE runs in TensorRT-LLM's kernels on SM100; None for a family that keeps ``auto``.
+
+    LongCat chooses among experts without weights too, which those kernels cannot see.
+    """
+    if model.architecture in architectures.DEEPSEEK:
+        return () if model.architecture.startswith("LongcatFlash") else _TRTLLM_DEEPSEEK
+    if model.architecture in architectures.QWEN3_MOE:
+        return _TRTLLM_QWEN3
+    return _TRTLLM_GLM4 if model.architecture == "Glm4MoeForCausalLM" else None
+
+
+def _int4_experts(model: ModelFacts) -> bool:
+    return model.quant_int4_groups and model.architecture in architectures.DEEPSEEK
+
+
+def _w4a16_runner(runner: str) -> str:
+    """Experts with 4-bit weights and 16-bit activations. Source: ``qwen3_moe._qwen3_moe_family_overrides``."""
+    if runner not in ("auto", "marlin", "flashinfer_cutedsl"):
+        raise rejected(
+            "--moe-runner-backend",
+            f"{runner} does not run W4A16_NVFP4 experts",
+            "--moe-runner-backend marlin",
+            source="qwen3_moe._qwen3_moe_family_overrides",
+        )
+    return "marlin" if runner == "auto" else runner
 
 
 def _by_quantization(runner: str, quantization: str | None) -> str:

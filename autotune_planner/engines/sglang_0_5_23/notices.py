@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune_planner.deployment.model import Gpu, Traffic
 from autotune_planner.engines.resolved import Notice
 
 _GB = 1e9
@@ -66,6 +67,17 @@ def capacity_assumed(capacity: int, context_len: int, requests: int) -> Notice:
     )
 
 
+def recurrent_states(requests: int) -> Notice:
+    """Source: ``kv_cache_configurator.resolve_max_num_reqs``. The pool is sized by the memory that is left."""
+    return Notice(
+        "recurrent-states",
+        "warning",
+        f"each request holds recurrent states of the linear-attention layers: computed for {requests} requests, and "
+        "the server caps them by its pool of states, known only after loading weights; where its log says "
+        "max_running_requests is capped to N by the mamba state cache, give max_running_requests N here",
+    )
+
+
 def a2a_overflow(rows: int, capacity: int) -> Notice | None:
     """The start-up check does not look at the eager dummy."""
     if rows <= capacity:
@@ -76,6 +88,42 @@ def a2a_overflow(rows: int, capacity: int) -> Notice | None:
         f"the DECODE dummy dispatches {rows} tokens per rank through an A2A workspace for {capacity}: the server "
         "passes its start-up check and then fails an assertion; lower --max-running-requests or raise "
         "SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK",
+    )
+
+
+def a2a_rows(dummy: str, rows: int, capacity: int) -> Notice | None:
+    """The other dummies over the same workspace; ``rows`` are those of one source rank."""
+    if rows <= capacity:
+        return None
+    return Notice(
+        "local-rows-buffer",
+        "error",
+        f"the {dummy} dispatches {rows} tokens per rank through an A2A workspace for {capacity}: the server fails an "
+        f"assertion; set SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK={rows}",
+    )
+
+
+def gathered_logits(tokens: int, rows: int | None, vocab_size: int) -> Notice | None:
+    """The LM head of a dummy that does not skip it, in bfloat16; ``rows`` None where it is skipped."""
+    if rows is None or rows <= tokens:
+        return None
+    size = 2 * rows * vocab_size / _GB
+    return Notice(
+        "local-rows-buffer",
+        "warning",
+        f"the DeepGEMM sweep's logits buffer holds the {tokens} rows of one rank, but the LM head computes the {rows} "
+        f"gathered rows of all DP ranks beside it: {size:.1f} GB more; --enable-dp-lm-head keeps them local",
+    )
+
+
+def deep_gemm_list_short(last: int, chunk: int, rows: int) -> Notice | None:
+    if rows <= last:
+        return None
+    return Notice(
+        "deep-gemm-list-short",
+        "warning",
+        f"DeepGEMM's warm-up ends at M = {last}, after the {chunk} tokens of one rank, but the layers see up to {rows} "
+        "gathered rows: larger M are compiled while requests wait",
     )
 
 
@@ -196,3 +244,15 @@ def ignored(flags: tuple[str, ...]) -> Notice | None:
     if not flags:
         return None
     return Notice("flags-without-effect", "info", f"flags that do not matter to the plan: {', '.join(flags)}")
+
+
+def amd(gpu: Gpu, traffic: Traffic) -> Notice | None:
+    if gpu.vendor != "amd":
+        return None
+    sample = "" if traffic != Traffic() else "; add a sample of its requests: traffic: {extend_lens: [8192, 1]}"
+    return Notice(
+        "amd-tiles-only",
+        "warning",
+        f"{gpu.name}: FlashInfer does not run on AMD GPUs, so nothing is tuned and no cache is read; only the tiles of "
+        f"EXTEND attention are judged, and the other numbers are by rules of NVIDIA GPUs{sample}",
+    )

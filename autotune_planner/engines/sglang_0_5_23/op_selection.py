@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from autotune_planner.engines.resolved import OpUse
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
 from autotune_planner.ops.base import OpCall
 from autotune_planner.ops.bmm_fp8 import BmmFp8
 from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
+from autotune_planner.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune_planner.engines.resolved import Rank
 from autotune_planner.engines.sglang_0_5_23.arguments import ServerArguments
 from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+from autotune_planner.errors import DeploymentError
+from autotune_planner.values import dataclass
 
 _CHUNK_GROWTH = 1.25
+_MOST_RANKS = 65536
 
 
 def attention_dp_alias(arguments: ServerArguments) -> ServerArguments:
@@ -22,14 +25,24 @@ def attention_dp_alias(arguments: ServerArguments) -> ServerArguments:
     return arguments
 
 
+def check_positive(arguments: ServerArguments) -> None:
+    """Only attention DP has a check of its own (``parallel_hook.handle_data_parallelism``): the server divides by the
+    others, or starts no process at all."""
+    for name in ("tp_size", "attn_dp_size", "dp_size", "pp_size", "ep_size", "attn_cp_size", "moe_dp_size", "nnodes"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            flag = "--" + name.replace("_", "-")
+            raise rejected(flag, f"must be positive, got {value}", f"{flag} 1", source="server_args")
+    if (arguments.context_length or 0) < 0:
+        given = f"must be positive, got {arguments.context_length}"
+        raise rejected("--context-length", given, "--context-length 4096, or leave it out", source="server_args")
+
+
 def check_sizes(arguments: ServerArguments) -> None:
     """Source: ``parallel_hook.handle_data_parallelism``."""
     source = "parallel_hook.handle_data_parallelism"
     tp, attn_dp = arguments.tp_size, arguments.attn_dp_size
-    if tp < 1:
-        raise rejected("--tp-size", f"must be positive, got {tp}", "--tp-size 1", source="server_args")
-    if attn_dp < 1:
-        raise rejected("--attn-dp-size", f"must be positive, got {attn_dp}", "--attn-dp-size 1", source=source)
+    _check_world(arguments)
     if attn_dp > 1 and arguments.dp_size > 1:
         raise rejected(
             "--dp-size",
@@ -44,6 +57,19 @@ def check_sizes(arguments: ServerArguments) -> None:
             f"tp_size {tp} is not divisible by {attn_dp} attention-DP groups",
             f"one of {', '.join(map(str, divisors))} with --tp-size {tp}",
             source=source,
+        )
+
+
+def _check_world(arguments: ServerArguments) -> None:
+    """No rule of the server: it would start a process for each rank, and a plan lists a file for each."""
+    sizes = {"--tp-size": arguments.tp_size, "--pp-size": arguments.pp_size, "--dp-size": arguments.dp_size}
+    if math.prod(sizes.values()) > _MOST_RANKS:
+        flag = max(sizes, key=lambda name: sizes[name])
+        raise DeploymentError(
+            f"{flag} {sizes[flag]} makes more than {_MOST_RANKS} ranks, and no server has as many",
+            code="too-many-ranks",
+            where=flag,
+            hint=f"{flag} 8",
         )
 
 

@@ -13,7 +13,22 @@ _NOT_REGISTERED = ("gptq", "mlx_q4", "mlx_q8")
 _COMPATIBLE = {
     "fp8": ("fp8", "modelopt_fp4", "nvfp4_online", "humming", _ONLINE),
     "mxfp4": ("mxfp4", _ONLINE),
+    "mxfp8": ("mxfp8", "humming", _ONLINE),
+    "w4afp8": ("w4afp8", "humming", _ONLINE),
+    "compressed-tensors": (
+        "compressed-tensors",
+        "w8a8_int8",
+        "w8a8_fp8",
+        "auto-round-int8",
+        "humming",
+        _ONLINE,
+    ),
+    "awq": ("awq", "awq_marlin", "moe_wna16", "humming", _ONLINE),
+    "gptq": ("gptq_marlin", "moe_wna16", "humming", _ONLINE),
+    "bitsandbytes": ("bitsandbytes", "humming", _ONLINE),
 }
+_MODELOPT = {"FP8": "modelopt_fp8", "MXFP8": "mxfp8"}
+_NVFP4_LAYERS = {"NVFP4", "W4A16_NVFP4"}
 _SOURCE = "model_config.ModelConfig._verify_quantization"
 
 
@@ -22,9 +37,17 @@ def checkpoint_quantization(model: ModelFacts) -> str | None:
     if model.quant_method != "modelopt":
         return model.quant_method
     algo = (model.quant_algo or "").upper()
-    if "FP4" in algo:
-        return "modelopt_fp4"
-    return "modelopt_mixed" if algo == "MIXED_PRECISION" else "modelopt_fp8"
+    if algo == "MIXED_PRECISION":
+        return "modelopt_mixed" if model.quant_layer_algos & _NVFP4_LAYERS else "w4afp8"
+    return "modelopt_fp4" if "FP4" in algo else _MODELOPT.get(algo)
+
+
+def declared_quantization(model: ModelFacts) -> str | None:
+    """What a model's overrides read, and put into the server's argument: nothing of ``hf_quant_config.json``.
+
+    Source: ``utils/common.get_quantization_config``.
+    """
+    return checkpoint_quantization(model) if model.quant_in_config else None
 
 
 def argument(flag: str | None) -> str | None:
@@ -33,14 +56,15 @@ def argument(flag: str | None) -> str | None:
 
 
 def model_quantization(flag: str | None, checkpoint: str | None) -> str | None:
-    """The model's quantization. A ModelOpt checkpoint keeps its own whatever the flag says.
+    """The model's quantization. A ModelOpt checkpoint keeps its own whatever the flag says, but for requantization.
 
     Source: ``ModelConfig._verify_quantization``.
     """
     flag = argument(flag)
     if flag is None:
         return checkpoint
-    if checkpoint is not None and checkpoint.startswith("modelopt") and flag != _ONLINE:
+    requantized = flag == _ONLINE or (flag, checkpoint) == ("nvfp4_online", "modelopt_fp8")
+    if checkpoint is not None and checkpoint.startswith("modelopt") and not requantized:
         return checkpoint
     return flag
 

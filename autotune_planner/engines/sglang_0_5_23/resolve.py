@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune_planner import profiles
-from autotune_planner.deployment.model import Deployment
+from autotune_planner.deployment.model import Deployment, Traffic
 from autotune_planner.engines.resolved import (
     Arguments,
     CachePlace,
     CudaGraph,
     EngineRelease,
     Notice,
+    PassDecision,
     Resolved,
     Runtime,
 )
 from autotune_planner.engines.sglang_0_5_23 import (
-    arguments as argument_rules,
-)
-from autotune_planner.engines.sglang_0_5_23 import (
-    attention as attention_rules,
-)
-from autotune_planner.engines.sglang_0_5_23 import (
+    architectures,
     autotune,
     compatibility,
     cuda_graph,
+    deep_gemm,
     derivations,
+    extend_attention,
+    local_rows,
     moe,
     notices,
     op_selection,
@@ -34,6 +33,12 @@ from autotune_planner.engines.sglang_0_5_23 import (
     quantization,
     runtime,
     speculative,
+)
+from autotune_planner.engines.sglang_0_5_23 import (
+    arguments as argument_rules,
+)
+from autotune_planner.engines.sglang_0_5_23 import (
+    attention as attention_rules,
 )
 from autotune_planner.engines.sglang_0_5_23 import (
     environment as variables,
@@ -48,13 +53,20 @@ from autotune_planner.engines.sglang_0_5_23.graph_settings import (
     without_graphs,
 )
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts, model_facts
+from autotune_planner.values import dataclass
+
+_NOT_ON_AMD = "FlashInfer does not run on AMD GPUs"
 
 
 def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     """What SGLang 0.5.23 makes of a deployment. ``DeploymentError`` where it refuses to start."""
+    if deployment.gpu.vendor == "amd":
+        # ROCm reports a major of 9 too: no rule of an NVIDIA architecture may read it.
+        deployment = replace(deployment, gpu=replace(deployment.gpu, compute_capability=None))
     given = argument_rules.server_arguments(deployment)
     environment = Environment(deployment, environ)
     extend_on = environment.extend_enabled()
+    parallel.check_positive(given)
     arguments = parallel.attention_dp_alias(given)
     model = model_facts(deployment.model, arguments.dtype, arguments.context_length)
     capability = deployment.gpu.compute_capability
@@ -62,7 +74,9 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     quantization.check(arguments.quantization, checkpoint, capability[0] if capability else 0)
 
     graphs = graph_settings(arguments, model, deployment)
-    attention = attention_rules.resolve_attention(arguments, model, capability, deployment.gpu.memory_mib)
+    attention = attention_rules.resolve_attention(
+        arguments, model, capability, deployment.gpu.memory_mib, hip=deployment.gpu.vendor == "amd"
+    )
     graphs = without_graphs(graphs, attention, arguments)
     graphs = replace(graphs, prefill=without_deepseek_prefill(graphs.prefill, model, attention))
     parallel.check_sizes(arguments)
@@ -187,6 +201,7 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
         token_capacity=token_capacity,
         context_len=model.context_len,
     )
+    runtime.check_requests(requests, token_capacity, deployment.where("kv_token_capacity"))
     bs = runtime.eager_max_bs(requests, mlp_sync=mlp_sync, attn_tp_size=resolved.attn_tp_size)
     per_request = runtime.decode_tokens_per_request(
         resolved.speculative_algorithm, resolved.speculative_num_draft_tokens
@@ -210,12 +225,16 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
     )
     checkpoint = quantization.checkpoint_quantization(model)
     model_quantization = quantization.model_quantization(arguments.quantization, checkpoint)
-    no_autotune = autotune.skip_reason(
-        arguments,
-        runner=resolved.moe_runner_backend,
-        model_quantization=model_quantization,
-        capability=capability,
-        fp4_gemm_backend=_fp4_gemm_backend(deployment, capability),
+    no_autotune = (
+        _NOT_ON_AMD
+        if deployment.gpu.vendor == "amd"
+        else autotune.skip_reason(
+            arguments,
+            runner=resolved.moe_runner_backend,
+            model_quantization=model_quantization,
+            capability=capability,
+            fp4_gemm_backend=_fp4_gemm_backend(deployment, capability),
+        )
     )
 
     def rows(tokens: int) -> int:
@@ -308,7 +327,16 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
             draft_tokens=resolved.speculative_num_draft_tokens,
         ),
     )
+    passes = tuple(_with_token_list(decision, around, resolved.num_dp_ranks) for decision in passes)
+    warmups = deep_gemm.warmups(
+        deep_gemm.warmup_facts(
+            deployment, facts.environment, arguments, model, resolved, model_quantization, mlp_sync=mlp_sync
+        )
+    )
     release = profiles.load("engines", PROFILE)
+    kernel = extend_attention.extend_attention(
+        deployment.gpu, deployment.model, model, arguments, resolved, facts.environment
+    )
     return Resolved(
         release=EngineRelease(release["engine"], release["version"], release["flashinfer_version"]),
         gpu=deployment.gpu,
@@ -320,8 +348,11 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
         arguments=resolved,
         runtime=measured,
         passes=passes,
+        warmups=warmups,
         no_autotune_reason=no_autotune,
         ops=ops,
+        extend_attention=kernel,
+        traffic=deployment.traffic,
         cache_place=place,
         derivations=derivations.derivations(
             derivations.Origin(
@@ -339,9 +370,14 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
             measured,
             gate,
             passes,
+            tiles=() if deployment.traffic == Traffic() else extend_attention.derivations(kernel, deployment.gpu),
         ),
-        notices=_notices(
-            facts, facts.graphs.default_chunk, resolved, measured, gate, gathered, model_quantization, uneven
+        notices=(
+            *_notices(
+                facts, facts.graphs.default_chunk, resolved, measured, gate, gathered, model_quantization, uneven
+            ),
+            *extend_attention.notices(kernel),
+            *local_rows.local_row_notices(resolved, measured, passes, warmups, model.vocab_size),
         ),
     )
 
@@ -355,6 +391,13 @@ def _global_tokens(around: parallel.Gathers, tokens: int, dp_ranks: int) -> tupl
     if around.require_mlp_tp_gather:
         return (tokens,) * dp_ranks
     return (tokens,) if around.require_attn_tp_gather else None
+
+
+def _with_token_list(decision: PassDecision, around: parallel.Gathers, dp_ranks: int) -> PassDecision:
+    """Source: ``base_runner._dummy_run`` and ``eagle_draft_cuda_graph_runner``; every runner announces alike."""
+    tokens = decision.tokens_per_rank
+    announced = None if tokens is None else _global_tokens(around, tokens, dp_ranks)
+    return replace(decision, global_num_tokens=announced, dp_buffer_rows=None if announced is None else sum(announced))
 
 
 def _fp4_gemm_backend(deployment: Deployment, capability: tuple[int, int] | None) -> str:
@@ -416,11 +459,14 @@ def _notices(
         notices.unreadable_environment(facts.environment.unreadable()),
         notices.ignored(argument_rules.ignored_flags(deployment)),
         notices.unmodelled(argument_rules.unmodelled_flags(deployment)),
-        notices.model_path_spelling(deployment.model_path),
+        None if deployment.gpu.vendor == "amd" else notices.model_path_spelling(deployment.model_path),
+        notices.amd(deployment.gpu, deployment.traffic),
     ]
     if deployment.kv_token_capacity is None and resolved.max_running_requests is None:
         capacity = runtime.assumed_token_capacity(model.context_len)
         found.append(notices.capacity_assumed(capacity, model.context_len, measured.max_running_requests_per_dp_worker))
+    if model.architecture in architectures.RECURRENT_STATE:
+        found.append(notices.recurrent_states(measured.max_running_requests_per_dp_worker))
     if measured.capture_bs is None and resolved.cuda_graph_decode.backend != "disabled":
         found.append(notices.no_capture_sizes(measured.cuda_graph_bs_alignment))
     if measured.should_run_flashinfer_autotune:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from autotune_planner.engines.sglang_0_5_23.cuda_graph import ceil_to
+from autotune_planner.errors import DeploymentError
 
 _POOL_CAP, _POOL_FLOOR = 4096, 2048
 
@@ -25,6 +26,18 @@ def max_num_requests(
     else:
         wanted = max(min(int(token_capacity / context_len * 512), _POOL_CAP), _POOL_FLOOR)
     return min(wanted, token_capacity // 2)
+
+
+def check_requests(requests: int, token_capacity: int, where: str | None) -> None:
+    """Source: ``tp_worker.TpModelWorker``, which asserts it after the pools are allocated."""
+    if requests < 1:
+        raise DeploymentError(
+            f"kv_token_capacity {token_capacity} leaves no room for a request, which takes 2 KV tokens or more "
+            "(SGLang: tp_worker.TpModelWorker)",
+            code="server-rejects",
+            where=where or "--kv-token-capacity",
+            hint="write max_total_num_tokens of the server's log, such as 1000000",
+        )
 
 
 def eager_max_bs(requests: int, *, mlp_sync: bool, attn_tp_size: int, cp_padding: int = 1) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autotune_planner import profiles
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
 from autotune_planner.engines.sglang_0_5_23.attention import Attention
 from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+from autotune_planner.values import dataclass
 
 _ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 _EAGLE_FAMILY = ("EAGLE", "EAGLE3", "STANDALONE")

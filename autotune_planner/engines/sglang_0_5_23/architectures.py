@@ -1,0 +1,129 @@
+"""Families of architectures that SGLang 0.5.23 treats alike, as its own lists name them."""
+
+from __future__ import annotations
+
+# configs/model_config.ModelConfig._derive_model_shapes: latent attention
+LATENT_ATTENTION = frozenset(
+    {
+        "BailingMoeV2_5ForCausalLM",
+        "BailingMoeV3ForCausalLM",
+        "BailingMoeV3VLForConditionalGeneration",
+        "DeepseekV2ForCausalLM",
+        "DeepseekV32ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "DeepseekVL2ForCausalLM",
+        "Dots3NoteForCausalLM",
+        "DotsVLMForCausalLM",
+        "GigaChat35ForCausalLM",
+        "Glm4MoeLiteForCausalLM",
+        "Glm5NextForConditionalGeneration",
+        "GlmMoeDsaForCausalLM",
+        "HYV4ForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "KimiK3ForConditionalGeneration",
+        "KimiLinearForCausalLM",
+        "KimiVLForConditionalGeneration",
+        "LongcatFlashForCausalLM",
+        "MiniCPM3ForCausalLM",
+        "MistralLarge3ForCausalLM",
+        "PixtralForConditionalGeneration",
+        "SarvamMLAForCausalLM",
+    }
+)
+
+# arg_groups/overrides._DEEPSEEK_FAMILY_ARCHS
+DEEPSEEK = frozenset(
+    {
+        "DeepseekV32ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "Dots3NoteForCausalLM",
+        "Glm5NextForConditionalGeneration",
+        "GlmMoeDsaForCausalLM",
+        "HYV4ForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "LongcatFlashForCausalLM",
+        "MistralLarge3ForCausalLM",
+        "PixtralForConditionalGeneration",
+    }
+)
+
+# configs/model_config.is_deepseek_dsa: sparse attention, where the configuration has an index_topk
+SPARSE_ATTENTION = DEEPSEEK - {"KimiK25ForConditionalGeneration"}
+
+# arg_groups/model_overrides/qwen3_moe._qwen3_moe_family_overrides
+QWEN3_MOE = frozenset(
+    {
+        "InternS2PreviewForConditionalGeneration",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForConditionalGeneration",
+    }
+)
+
+# arg_groups/model_overrides/qwen3_5._qwen3_5_hybrid_overrides: linear and softmax layers mixed
+QWEN3_HYBRID = frozenset(
+    {
+        "InternS2MobiusForConditionalGeneration",
+        "InternS2PreviewForConditionalGeneration",
+        "Qwen3NextForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+
+# arg_groups/overrides._MAMBA_EXTRA_BUFFER_ARCHS, of those in the list below it
+STATE_SNAPSHOTS = frozenset(
+    {
+        "BailingMoeV2_5ForCausalLM",
+        "BailingMoeV3ForCausalLM",
+        "BailingMoeV3VLForConditionalGeneration",
+        "FalconH1ForCausalLM",
+        "Glm5NextForConditionalGeneration",
+        "InternS2PreviewForConditionalGeneration",
+        "KimiK3ForConditionalGeneration",
+        "KimiLinearForCausalLM",
+        "MiniCPMV4_6ForConditionalGeneration",
+        "MiniCPMV4_7ForConditionalGeneration",
+        "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM",
+        "NemotronH_Omni_Reasoning_V3",
+        "Qwen3NextForCausalLM",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForConditionalGeneration",
+    }
+)
+
+# arg_groups/overrides._MAMBA_RADIX_CACHE_ARCHS: the radix cache holds a recurrent state beside keys and values
+RECURRENT_STATE = STATE_SNAPSHOTS | {
+    "InternS2MobiusForConditionalGeneration",
+    "JetNemotronForCausalLM",
+    "JetVLMForConditionalGeneration",
+    "Lfm2ForCausalLM",
+    "Lfm2MoeForCausalLM",
+    "ZayaForCausalLM",
+}
+
+# configs/model_config.multimodal_breakable_cuda_graph_supported_model_archs
+IMAGES_IN_PREFILL_GRAPHS = frozenset(
+    {
+        "Cohere2VisionForConditionalGeneration",
+        "Glm5NextForConditionalGeneration",
+        "InternS2MobiusForConditionalGeneration",
+        "KimiK25ForConditionalGeneration",
+        "KimiK3ForConditionalGeneration",
+        "MiniMaxM3SparseForCausalLM",
+        "MiniMaxM3SparseForConditionalGeneration",
+        "MuseGlimmerForConditionalGeneration",
+        "MuseSparkForConditionalGeneration",
+        "PaddleOCRVLForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForConditionalGeneration",
+    }
+)
