@@ -6,40 +6,46 @@ The commands and the Python API both call these.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from autotune_planner import engines
 from autotune_planner.cache import publish as publishing
 from autotune_planner.cache import sglang_layout
 from autotune_planner.cache.merge import merged
+from autotune_planner.cache.timings import JOURNAL, WORK_FOLDER, joined_journals
 from autotune_planner.cache.v1 import Entry, V1File, entry_of, read_v1, render_v1
-from autotune_planner.deployment.model import Deployment
+from autotune_planner.cache.v2 import environment_directory, render_v2
 from autotune_planner.engines.resolved import CachePlace
 from autotune_planner.errors import CacheFileError, DeploymentError, NotPossibleHereError, UsageError
-from autotune_planner.plan.plan import Plan, make_plan
+from autotune_planner.plan.plan import Plan
+from autotune_planner.planning import plan as plan
 from autotune_planner.tuning.devices import SIMULATED, CudaDevice, DeviceKind, cuda_devices, require_flashinfer
 from autotune_planner.tuning.lock import tuning_lock
 from autotune_planner.tuning.pool import Observer
 from autotune_planner.tuning.tune import Tuned, tune
 
+Format = Literal["v1", "v2"]
+
+_SERVER_FORMAT: tuple[Format, ...] = ("v1",)  # SGLang reads no v2 store
+
 VIRTUAL_GPUS = 16  # of the simulated device
-WORK_FOLDER = ".autotune-plan"  # journal, lock and worker logs, inside the target directory
-
-
-def plan(deployment: Deployment, environ: Mapping[str, str], assume_rules: str | None = None) -> Plan:
-    """Resolve a deployment by its server's rules and plan what is tuned. ``DeploymentError`` if it is rejected."""
-    return make_plan(engines.resolve(deployment, environ, assume_rules))
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a run publishes: one directory, one file for every rank of the deployment."""
+    """Where a run publishes: one directory, one file for every rank of the deployment.
+
+    ``store_root`` is the root of the v2 store beside it, what FLASHINFER_AUTOTUNE_CACHE_DIR is to be set to.
+    """
 
     directory: Path
     files: tuple[str, ...]
+
+    @property
+    def store_root(self) -> Path:
+        return self.directory.parents[2]
 
     @property
     def work_dir(self) -> Path:
@@ -48,12 +54,16 @@ class Target:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """``published`` are the files written; ``kept`` counts entries of earlier files that were kept beside ours."""
+    """``published`` are the files written; ``kept`` counts entries of earlier files that were kept beside ours.
+
+    ``store`` is the environment's directory of the v2 store, None where none was asked for.
+    """
 
     target: Target
     tuned: Tuned
     published: tuple[Path, ...]
     kept: int
+    store: Path | None = None
 
 
 def target_of(plan: Plan, *, cache_dir: str | None, flashinfer_version: str) -> Target:
@@ -119,23 +129,40 @@ def run(
     target: Target,
     fresh: bool,
     observer: Observer,
+    formats: Collection[Format] = _SERVER_FORMAT,
 ) -> RunOutcome:
-    """Tune a plan and publish one identical file for every rank: all of them or none.
+    """Tune a plan and publish one identical file for every rank: all of them or none. ``v2``: also, or only, a store.
 
     ``NotPossibleHereError`` before any tuning where the result could not be published; ``LockedError`` where another
     run is at work on the same target.
     """
     publishing.check_writable(target.directory)
-    _check_same_gpu(
-        target, f"{SIMULATED} {plan.resolved.gpu.name}" if device == "simulated" else plan.resolved.gpu.name
-    )
+    check_same_gpu(target, f"{SIMULATED} {plan.resolved.gpu.name}" if device == "simulated" else plan.resolved.gpu.name)
     with tuning_lock(target.work_dir):
         tuned = tune(plan, device=device, devices=devices, work_dir=target.work_dir, fresh=fresh, observer=observer)
         ours = merged(entry_of(text, value) for text, value in tuned.entries.items())
-        kept = _kept(target, tuned, ours)
-        content = render_v1(tuned.metadata, {**kept.entries, **ours}, kept.records)
-        published = publishing.publish(target.directory, target.files, content)
-    return RunOutcome(target, tuned, tuple(published), len(kept.entries))
+        kept, published = _Kept({}, {}), []
+        if "v1" in formats:
+            kept = _kept(target, tuned, ours)
+            content = render_v1(tuned.metadata, {**kept.entries, **ours}, kept.records)
+            published = publishing.publish(target.directory, target.files, content)
+        store = _publish_store(target, tuned, ours) if "v2" in formats else None
+    return RunOutcome(target, tuned, tuple(published), len(kept.entries), store)
+
+
+def _publish_store(target: Target, tuned: Tuned, ours: Mapping[str, Entry]) -> Path:
+    """Write our entries into the v2 store, beside those that others tuned, and the journal for ``show``."""
+    files = render_v2(tuned.metadata, ours)
+    store = environment_directory(target.store_root, tuned.metadata)
+    files[str((store / JOURNAL).relative_to(target.store_root))] = joined_journals(
+        _content(store / JOURNAL), _content(target.directory / JOURNAL)
+    )
+    publishing.publish_files(target.store_root, files)
+    return store
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _present_files(target: Target) -> list[V1File]:
@@ -147,7 +174,7 @@ def _present_files(target: Target) -> list[V1File]:
     return files
 
 
-def _check_same_gpu(target: Target, gpu: str) -> None:
+def check_same_gpu(target: Target, gpu: str) -> None:
     """``NotPossibleHereError`` where another GPU model's files are at the same path: both are SM90, say, and share a
     cache directory. FlashInfer does not overwrite those either. Simulated files give way to real ones."""
     for file in _present_files(target):
@@ -199,8 +226,10 @@ def require_startable(plan: Plan) -> None:
 
 
 def require_tunable_architecture(plan: Plan) -> None:
-    """``NotPossibleHereError`` for a GPU that the server never tunes on."""
+    """``NotPossibleHereError`` for an NVIDIA GPU that the server never tunes on; on AMD there is nothing to tune."""
     gpu = plan.resolved.gpu
+    if gpu.vendor == "amd":
+        return
     if gpu.compute_capability is None or gpu.compute_capability < (9, 0):
         raise NotPossibleHereError(
             f"{gpu.name} cannot be tuned: {plan.resolved.no_autotune_reason}",

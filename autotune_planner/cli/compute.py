@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune_planner import pipeline
-from autotune_planner.cli.source import AssumeRules, LaunchOptions, deployment_of
-from autotune_planner.report.console import data_console, talk_console
-from autotune_planner.report.plan_document import plan_document
-from autotune_planner.report.plan_view import plan_view, print_notices
-from autotune_planner.tuning.keys import exact_keys
+from autotune_planner.cli.compute_call import ComputeCall, carry_out
+from autotune_planner.cli.options import AssumeRules
 
 
 def compute(
@@ -41,12 +35,6 @@ def compute(
 
     The deployment is a file, or the server's own flags: autotune-plan compute --gpu H200 -- --model-path ... --tp 8
     """
-    options = LaunchOptions(gpu, engine, model_dir, kv_token_capacity)
-    plan = pipeline.plan(deployment_of(file, context.obj, options), os.environ, assume_rules)
-    place = plan.resolved.cache_place
-    exact = exact_keys(plan) if keys else None
-    if json:
-        print(jsonlib.dumps(plan_document(plan, place, keys=exact, explain=explain), indent=2))
-        return
-    data_console().print(plan_view(plan, place, keys=exact, explain=explain))
-    print_notices(talk_console(), plan.resolved.notices)
+    carry_out(
+        ComputeCall(context.obj, file, keys, explain, json, assume_rules, gpu, engine, model_dir, kv_token_capacity)
+    )

@@ -6,19 +6,16 @@ import json as jsonlib
 import os
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune_planner import pipeline
-from autotune_planner.cli.source import AssumeRules
-from autotune_planner.deployment.load import load_deployment
+from autotune_planner.cli.options import AssumeRules, directory
 from autotune_planner.errors import ExitCode, UsageError
-from autotune_planner.report.console import data_console, talk_console
-from autotune_planner.report.plan_view import nothing_to_tune_reason, print_notices
-from autotune_planner.report.progress import progress_observer
-from autotune_planner.report.run_view import dry_run_view, nothing_document, run_document, run_view
-from autotune_planner.tuning.devices import DeviceKind
+
+if TYPE_CHECKING:
+    from autotune_planner.pipeline import Format
+    from autotune_planner.tuning.devices import DeviceKind
 
 
 class Device(str, Enum):
@@ -37,11 +34,13 @@ def _gpu_count(text: str) -> int | None:
     raise UsageError(f"--gpus takes a count or all, not {text!r}", code="usage", hint="--gpus 1, or --gpus all")
 
 
-def _place(text: str | None) -> str | None:
-    """A directory name; an empty one or another option in its place is a slip that would publish somewhere else."""
-    if text is not None and (not text or text.startswith("-")):
-        raise UsageError(f"--cache-dir takes a directory, not {text!r}", code="usage", hint="--cache-dir DIR")
-    return text
+def _formats(text: str) -> list[Format]:
+    known: list[Format] = ["v1", "v2"]
+    words = text.split(",")
+    chosen = [name for name in known if name in words]
+    if len(chosen) != len(words):
+        raise UsageError(f"--format takes v1, v2 or both, not {text!r}", code="usage", hint="--format v1,v2")
+    return chosen
 
 
 def run(
@@ -58,13 +57,24 @@ def run(
         str | None,
         typer.Option("--flashinfer-version", help="FlashInfer of the server, if not the release's pin.", metavar="V"),
     ] = None,
+    formats: Annotated[
+        str, typer.Option("--format", help="v1: the server's rank files; v2: FlashInfer's store.", metavar="v1[,v2]")
+    ] = "v1",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tuned and written, and end.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run has finished.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     assume_rules: AssumeRules = None,
 ) -> None:
     """Tune every planned op on real GPUs, without weights, and write the cache that the server loads at start."""
-    count, place = _gpu_count(gpus), _place(cache_dir)
+    # Imported here, since every command imports this module and only this one tunes.
+    from autotune_planner import pipeline
+    from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.report.console import data_console, talk_console
+    from autotune_planner.report.plan_view import nothing_to_tune_reason, print_notices
+    from autotune_planner.report.progress import progress_observer
+    from autotune_planner.report.run_view import dry_run_view, nothing_document, run_document, run_view
+
+    count, place, wanted = _gpu_count(gpus), directory(cache_dir), _formats(formats)
     if context.obj is not None:
         raise UsageError("run takes a deployment file, no flags after --", code="usage", hint="autotune-plan run FILE")
     kind: DeviceKind = "simulated" if device is Device.SIMULATED else "cuda"
@@ -80,12 +90,14 @@ def run(
     talk = talk_console()
     print_notices(talk, plan.resolved.notices)
     if dry_run:
-        data_console().print(dry_run_view(plan, target))
+        data_console().print(dry_run_view(plan, target, wanted))
         return
     devices = pipeline.choose_devices(plan, kind, count)
     workers = devices if isinstance(devices, int) else len(devices)
     with progress_observer(talk, plan, workers) as observer:
-        outcome = pipeline.run(plan, device=kind, devices=devices, target=target, fresh=fresh, observer=observer)
+        outcome = pipeline.run(
+            plan, device=kind, devices=devices, target=target, fresh=fresh, observer=observer, formats=wanted
+        )
     if json:
         print(jsonlib.dumps(run_document(plan, outcome, device=kind), indent=2))
     else:

@@ -2,92 +2,114 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune_planner.cache.v1 import read_v1
-from autotune_planner.errors import CacheFileError, UsageError
-from autotune_planner.report.cache_view import cache_document, cache_json, cache_view
-from autotune_planner.report.console import data_console, talk_console
+from autotune_planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune_planner.cache.contents import Content, Place
 
 
 def show(
-    path: Annotated[Path, typer.Argument(help="A cache file, or a directory of rank files.")],
+    path: Annotated[
+        Path, typer.Argument(help="A cache file, a directory of rank files, a v2 store, or a deployment file.")
+    ],
+    op: Annotated[str | None, typer.Option("--op", help="Only custom ops with this in their name.")] = None,
+    bucket: Annotated[list[int] | None, typer.Option("--bucket", help="Only this bucket; repeatable.", min=0)] = None,
+    rank: Annotated[str | None, typer.Option("--rank", help="Only this rank's file: tp1, or tp1_pp0_dp0.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Entries as CSV on stdout.")] = False,
+    cache_dir: Annotated[
+        str | None, typer.Option("--cache-dir", help="With a deployment file: for SGLANG_CACHE_DIR.", metavar="DIR")
+    ] = None,
 ) -> None:
-    """Show what a FlashInfer cache holds."""
-    groups = _same_content(path)
-    if json and len(groups) > 1:
+    """Show what a FlashInfer cache holds, with measured times where the journal of a run lies beside it.
+
+    In a terminal a heat map of buckets and ops follows the tables.
+    """
+    # Here and below imported in the function, since every command imports this module.
+    from autotune_planner.cache.contents import read_content
+    from autotune_planner.cli.cache_source import no_garbage_collection, places_of
+    from autotune_planner.report.console import talk_console
+
+    if json and csv:
+        raise UsageError("--json and --csv are two forms of one output", code="usage", hint="give one of the two")
+    places = _of_rank(places_of(path, cache_dir), rank)
+    if json and len(places) > 1:
         raise UsageError(
-            f"the rank files in {path} differ, and --json shows one cache",
+            f"{path} holds {len(places)} different caches, and --json shows one",
             code="ranks-differ",
             where=str(path),
-            hint=f"autotune-plan show --json {groups[0][0]}",
+            hint=f"autotune-plan show --json {places[0].files[0]}",
         )
-    if len(groups) > 1:
+    if len(places) > 1 and places[0].format == "v1":
         talk_console().print(
-            f"[yellow]warning:[/] {len(groups)} different contents: "
+            f"[yellow]warning:[/] {len(places)} different contents: "
             "a tensor-parallel server deletes all of them at start"
         )
-    for files in groups:
-        with _located(files[0]), _no_garbage_collection():
-            _show_one(files, json)
+    with no_garbage_collection():
+        contents = (_selected(read_content(place), op, bucket) for place in places)
+        _print(contents, json=json, csv=csv)
 
 
-def _show_one(files: Sequence[Path], json: bool) -> None:
-    content = read_v1(files[0])
-    if json:
-        print(cache_json(cache_document(files[0], content)))
-    else:
-        ranks = files if len(files) > 1 else ()
-        data_console().print(cache_view(files[0], content, ranks), soft_wrap=True)
+def _of_rank(places: Sequence[Place], rank: str | None) -> list[Place]:
+    if rank is None:
+        return list(places)
+    from autotune_planner.cache.contents import rank_of
+
+    wanted = rank_of(f"tp{rank}" if rank.isdecimal() else rank)
+    if not wanted or not re.fullmatch(r"\d+|(?:rank_)?(?:_?(?:tp|pp|dp)\d+)+", rank):
+        raise UsageError(f"--rank takes a rank, not {rank!r}", code="usage", where="--rank", hint="--rank tp1_pp0_dp0")
+    chosen = [
+        replace(place, files=files)
+        for place in places
+        if (files := tuple(file for file in place.files if wanted.items() <= rank_of(file.name).items()))
+    ]
+    if not chosen:
+        names = " ".join(file.name for place in places for file in place.files)
+        raise UsageError(f"no file of rank {rank} among {names}", code="no-such-rank", where="--rank")
+    return chosen
 
 
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A large cache is millions of values that all stay in use: collecting would nearly double the time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@contextlib.contextmanager
-def _located(path: Path) -> Iterator[None]:
-    """Errors of a key inside a file name the file."""
-    try:
-        yield
-    except CacheFileError as error:
-        error.where = error.where or str(path)
-        raise
-
-
-def _same_content(path: Path) -> list[list[Path]]:
-    """The file itself, or the rank files of a directory grouped by equal content."""
-    if not path.is_dir():
-        return [[path]]
-    groups: defaultdict[bytes, list[Path]] = defaultdict(list)
-    for file in sorted(path.glob("*.json"), key=_rank_order):
-        if file.is_file():
-            groups[file.read_bytes()].append(file)
-    if not groups:
-        below = next(path.rglob("rank_*.json"), None)
+def _selected(content: Content, op: str | None, buckets: Collection[int] | None) -> Content:
+    if op is None and not buckets:
+        return content
+    entries = tuple(
+        entry
+        for entry in content.entries
+        if (op is None or op.lower() in entry.key.custom_op.lower()) and (not buckets or entry.key.bucket in buckets)
+    )
+    if not entries:
+        ops = ", ".join(sorted({entry.key.custom_op for entry in content.entries})) or "none"
         raise UsageError(
-            "the directory holds no *.json file",
-            code="no-such-file",
-            where=str(path),
-            hint=f"autotune-plan show {below.parent}" if below else None,
+            "no entry is of this op and bucket", code="no-such-entry", where=str(content.path), hint=f"ops here: {ops}"
         )
-    return list(groups.values())
+    return replace(content, entries=entries)
 
 
-def _rank_order(path: Path) -> tuple[list[int], str]:
-    return [int(number) for number in re.findall(r"\d+", path.stem)], path.name
+def _print(contents: Iterator[Content], *, json: bool, csv: bool) -> None:
+    from autotune_planner.report.cache_document import cache_csv, cache_json
+    from autotune_planner.report.cache_view import cache_view
+    from autotune_planner.report.console import data_console
+    from autotune_planner.report.heat_map import heat_map
+
+    if csv:
+        for line in cache_csv(contents):
+            print(line)
+        return
+    console = data_console()
+    for content in contents:
+        if json:
+            for line in cache_json(content):
+                print(line)
+            continue
+        console.print(cache_view(content), soft_wrap=True)
+        if console.is_terminal and content.entries:
+            console.print()
+            console.print(heat_map(content, console.width), soft_wrap=True)

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from autotune_planner import engines
-from autotune_planner.deployment.gpus import load_gpu
-from autotune_planner.deployment.launch_line import deployment_of_launch_line
-from autotune_planner.deployment.load import load_deployment
 from autotune_planner.deployment.model import Deployment
 from autotune_planner.errors import UsageError
-
-AssumeRules = Annotated[
-    str | None,
-    typer.Option("--assume-rules", help="Rules of this release for a server that has none here.", metavar="VERSION"),
-]
+from autotune_planner.values import dataclass
 
 
 @dataclass(frozen=True)
@@ -42,6 +31,8 @@ def deployment_of(file: Path | None, flags: Sequence[str] | None, options: Launc
                 hint="autotune-plan compute deployment.yaml, or autotune-plan compute --gpu H200 -- <server flags>",
             )
         _only_for_launch_lines(options)
+        from autotune_planner.deployment.load import load_deployment
+
         return load_deployment(file, str(options.model_dir) if options.model_dir else None)
     if file is not None:
         raise UsageError(f"both {file} and flags after --", code="usage", hint="give one of the two")
@@ -52,6 +43,9 @@ def deployment_of(file: Path | None, flags: Sequence[str] | None, options: Launc
             where="--gpu",
             hint="--gpu H200 before the --",
         )
+    from autotune_planner.deployment.gpus import load_gpu
+    from autotune_planner.deployment.launch_line import deployment_of_launch_line
+
     name, _, version = (options.engine or engines.NAME).partition("==")
     if name != engines.NAME:
         raise UsageError(f"--engine {name} is not known", code="usage", hint=f"--engine {engines.NAME}")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_planner.cache import sglang_layout
 from autotune_planner.engines.resolved import CachePlace
-from autotune_planner.plan.buffers import Buffer, decode_buffers, extend_buffers, total_bytes
 from autotune_planner.plan.plan import Plan
 from autotune_planner.plan.workspaces import workspaces
-from autotune_planner.tuning.keys import PlannedKey
+from autotune_planner.report.memory_document import (
+    buffers_document,
+    memory_document,
+    row_checks_document,
+    warmup_document,
+)
+
+if TYPE_CHECKING:
+    from autotune_planner.tuning.keys import PlannedKey
 
 SCHEMA = "autotune-plan/plan@1"
 
@@ -19,6 +26,7 @@ SCHEMA = "autotune-plan/plan@1"
 def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | None, explain: bool) -> dict[str, Any]:
     """Everything that is known of a plan. ``keys`` only where they were asked for."""
     resolved = plan.resolved
+    ranks = () if resolved.gpu.vendor == "amd" else place.ranks  # no FlashInfer, no cache
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "engine": asdict(resolved.release),
@@ -34,11 +42,15 @@ def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] |
         "resolved": asdict(resolved.arguments),
         "runtime": {
             **asdict(resolved.runtime),
-            "flashinfer_autotune_cache_path": str(sglang_layout.rank_file(place, place.ranks[0])),
+            "flashinfer_autotune_cache_path": str(sglang_layout.rank_file(place, ranks[0])) if ranks else None,
         },
         "passes": [asdict(decision) for decision in resolved.passes],
-        "buffers": _buffers(decode_buffers(resolved), extend_buffers(resolved)),
+        "warmups": [warmup_document(warmup) for warmup in resolved.warmups],
+        "buffers": buffers_document(resolved),
         "workspaces": [asdict(workspace) for workspace in workspaces(resolved)],
+        "tiles": None if plan.tiles is None else asdict(plan.tiles),
+        "row_checks": row_checks_document(resolved),
+        "memory": memory_document(plan),
         "no_autotune_reason": resolved.no_autotune_reason,
         "ops": [
             {
@@ -53,9 +65,7 @@ def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] |
             }
             for op in plan.ops
         ],
-        "cache_files": [
-            {"rank": asdict(rank), "path": str(sglang_layout.rank_file(place, rank))} for rank in place.ranks
-        ],
+        "cache_files": [{"rank": asdict(rank), "path": str(sglang_layout.rank_file(place, rank))} for rank in ranks],
         "forecast": {"work_units": len(plan.units)},
         "warnings": [asdict(notice) for notice in resolved.notices],
     }
@@ -66,17 +76,3 @@ def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] |
     if explain:
         document["derivation"] = [asdict(derivation) for derivation in resolved.derivations]
     return document
-
-
-def _buffers(decode: tuple[Buffer, ...], extend: tuple[Buffer, ...]) -> dict[str, Any]:
-    """Both sets; the totals are those of the DECODE set, the only one that every server allocates."""
-    return {
-        "decode": [_buffer(buffer) for buffer in decode],
-        "extend": [_buffer(buffer) for buffer in extend],
-        "gpu_bytes": total_bytes(decode, "cuda"),
-        "host_bytes": total_bytes(decode, "cpu"),
-    }
-
-
-def _buffer(buffer: Buffer) -> dict[str, Any]:
-    return {**asdict(buffer), "bytes": buffer.bytes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleRenderable, Group
 from rich.table import Table
@@ -12,7 +13,10 @@ from autotune_planner.cache import sglang_layout
 from autotune_planner.engines.resolved import CachePlace, Notice, PassDecision, Resolved
 from autotune_planner.ops.base import OpCall
 from autotune_planner.plan.plan import Plan, PlannedOp
-from autotune_planner.tuning.keys import PlannedKey
+from autotune_planner.report.memory_view import memory_view
+
+if TYPE_CHECKING:
+    from autotune_planner.tuning.keys import PlannedKey
 
 _LEVEL_STYLE = {"info": "cyan", "warning": "yellow", "error": "red"}
 
@@ -20,12 +24,19 @@ _LEVEL_STYLE = {"info": "cyan", "warning": "yellow", "error": "red"}
 def plan_view(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | None, explain: bool) -> Group:
     """Budgets, passes with reasons, buckets, and the files that every rank of the server will open."""
     resolved = plan.resolved
-    parts: list[ConsoleRenderable] = [Text(_headline(resolved), style="bold"), Text(), _budgets(resolved), Text()]
-    parts += [_passes(resolved.passes), Text()]
+    parts: list[ConsoleRenderable] = [Text(_headline(resolved), style="bold"), Text()]
+    if resolved.gpu.vendor != "amd":  # judged for tiles only
+        parts += [_budgets(resolved), Text(), _passes(resolved.passes), Text()]
+    if plan.tiles is not None:
+        from autotune_planner.report.tiles_view import tiles_view  # few deployments have traffic
+
+        parts += [tiles_view(plan.tiles), Text()]
     if plan.ops:
         parts += [_ops(plan.ops), Text(), _cache_files(place)]
     else:
         parts.append(Text(f"Nothing to tune: {nothing_to_tune_reason(plan)}"))
+    if resolved.gpu.vendor != "amd":
+        parts += memory_view(plan)
     if explain:
         parts += [Text(), *_derivations(resolved)]
     if keys is not None:
@@ -144,8 +155,9 @@ def _cache_files(place: CachePlace) -> Text:
 def _derivations(resolved: Resolved) -> Iterator[Text]:
     yield Text("How the numbers came about", style="bold")
     for derivation in resolved.derivations:
-        steps = " -> ".join(f"{text} ({source})" for text, source in derivation.steps)
-        yield Text(f"  {derivation.field}: {steps} -> {derivation.value}")
+        steps = " -> ".join(f"{text} ({source})" if source else text for text, source in derivation.steps)
+        value = f"{derivation.label} {derivation.value}" if derivation.label else derivation.value
+        yield Text(f"  {derivation.field}: {steps} -> {value}")
 
 
 def _keys(keys: Sequence[PlannedKey]) -> Iterator[Text]:

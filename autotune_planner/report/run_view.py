@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
-from autotune_planner.pipeline import RunOutcome, Target
+from autotune_planner.pipeline import Format, RunOutcome, Target
 from autotune_planner.plan.plan import Plan
 from autotune_planner.tuning.messages import UnitResult
 
@@ -23,6 +23,7 @@ def run_document(plan: Plan, outcome: RunOutcome, *, device: str) -> dict[str, A
         "device": device,
         "directory": str(outcome.target.directory),
         "published": [str(path) for path in outcome.published],
+        "store": str(outcome.store) if outcome.store else None,
         "work_units": len(plan.units),
         "entries": len(tuned.entries),
         "kept_entries": outcome.kept,
@@ -41,8 +42,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     count = len(plan.units)
     lines = [
         Text(f"{len(tuned.entries)} of {count} profiles are tuned, in {tuned.tuning_seconds:.1f} s{_apart(outcome)}"),
-        Text(f"Published {_rank_files(len(outcome.published))} in {outcome.target.directory}"),
-        *(Text(f"  {path.name}") for path in outcome.published),
+        *_published(outcome),
     ]
     if outcome.kept:
         lines.append(Text(f"Kept {outcome.kept} entries of other ops that were in the files already"))
@@ -64,19 +64,31 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     return Group(*lines)
 
 
+def _published(outcome: RunOutcome) -> list[Text]:
+    lines = []
+    if outcome.published:
+        lines.append(Text(f"Published {_rank_files(len(outcome.published))} in {outcome.target.directory}"))
+        lines += [Text(f"  {path.name}") for path in outcome.published]
+    if outcome.store:
+        lines.append(Text(f"Published a v2 store in {outcome.store}"))
+        lines.append(Text(f"  for autotune_v2 with FLASHINFER_AUTOTUNE_CACHE_DIR={outcome.target.store_root}"))
+    return lines
+
+
 def nothing_document(reason: str) -> dict[str, Any]:
     """``autotune-plan/run@1`` where there was nothing to tune, and why."""
     return {"schema": SCHEMA, "published": [], "work_units": 0, "nothing_to_tune": reason}
 
 
-def dry_run_view(plan: Plan, target: Target) -> Group:
+def dry_run_view(plan: Plan, target: Target, formats: Collection[Format]) -> Group:
     """What ``run`` would do."""
-    return Group(
-        Text(
-            f"Would tune {len(plan.units)} profiles and write {_rank_files(len(target.files))} in {target.directory}:"
-        ),
-        *(Text(f"  {name}") for name in target.files),
-    )
+    lines = [Text(f"Would tune {len(plan.units)} profiles and write")]
+    if "v1" in formats:
+        lines[-1].append(f" {_rank_files(len(target.files))} in {target.directory}:")
+        lines += [Text(f"  {name}") for name in target.files]
+    if "v2" in formats:
+        lines.append(Text(f"  a v2 store below {target.store_root}"))
+    return Group(*lines)
 
 
 def _rank_files(count: int) -> str:

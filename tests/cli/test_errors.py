@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune_planner import pipeline
+from autotune_planner import pipeline, planning
 from autotune_planner.cache import publish
 from autotune_planner.tuning import devices
 from autotune_planner.tuning.devices import CudaDevice
@@ -261,7 +261,7 @@ def test_a_bug_exits_1_and_asks_for_a_report(cli, deployment, monkeypatch):
     def bug(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(pipeline, "plan", bug)
+    monkeypatch.setattr(planning, "plan", bug)
     result = cli("compute", deployment())
     assert result.code == 1
     assert "please report" in result.err

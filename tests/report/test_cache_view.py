@@ -14,24 +14,29 @@ import sys
 import termios
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
+from autotune_planner.cache.contents import Content, Place, v1_content
 from autotune_planner.cache.v1 import Entry, V1File, read_v1, render_v1
 from autotune_planner.cli.show import show
 from autotune_planner.errors import CacheFileError, UsageError
-from autotune_planner.report.cache_view import cache_document, cache_json, cache_view
+from autotune_planner.report.cache_document import cache_document, cache_json
+from autotune_planner.report.cache_view import cache_view
 
 DATA = Path(__file__).parents[1] / "data"
 H200 = DATA / "h200"
 METADATA = {"flashinfer_version": "0.7.2", "gpu": "NVIDIA H200"}
 
 
-def text_of(file: V1File, **options: Any) -> str:
+def content_of(file: V1File) -> Content:
+    return v1_content(Place("v1", (Path("cache.json"),)), file)
+
+
+def text_of(file: V1File) -> str:
     console = Console(file=io.StringIO(), width=120, highlight=False)
-    console.print(cache_view(Path("cache.json"), file, **options), soft_wrap=True)
+    console.print(cache_view(content_of(file)), soft_wrap=True)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -53,7 +58,7 @@ def test_document(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw = json.loads(path.read_text())
     show(path, json=True)
     document = json.loads(capsys.readouterr().out)
-    assert document == cache_document(path, read_v1(path))
+    assert document == cache_document(v1_content(Place("v1", (path,)), read_v1(path)))
     assert list(document) == ["schema", "format", "path", "metadata", "entries"]
     assert document["schema"] == "autotune-plan/cache@1"
     assert document["format"] == "v1"
@@ -70,7 +75,8 @@ def test_document(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_one_entry_of_the_document() -> None:
     key = "('fp8_gemm', 'R', ((1, 512, 64), (), (1, -1, 64)), (torch.bfloat16, 'x', None, inf, (1, <E.A: 1>)))"
-    document = cache_document(Path("cache.json"), V1File(None, (Entry(key, "R", [0, []], None),), {}, None))
+    content = content_of(V1File(None, (Entry(key, "R", [0, []], None),), {}, None))
+    document = cache_document(content)
     assert document["metadata"] == {}
     assert document["entries"] == [
         {
@@ -86,12 +92,12 @@ def test_one_entry_of_the_document() -> None:
             "fallback_us": None,
         }
     ]
-    assert json.loads(cache_json(document)) == document
+    assert json.loads("\n".join(cache_json(content))) == document
 
 
 def test_no_entries() -> None:
     empty = V1File(None, (), {}, None)
-    assert json.loads(cache_json(cache_document(Path("x"), empty)))["entries"] == []
+    assert json.loads("\n".join(cache_json(content_of(empty))))["entries"] == []
     assert text_of(empty).splitlines()[1:] == [
         "  no environment stamp: FlashInfer loads it unchecked",
         "  no entries: the server would tune everything at start",

@@ -1,0 +1,9 @@
+"""Property tests: no deadline on shared machines, and in CI the same examples in every run."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
