@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from autotune_planner.cache.conflicts import Conflict, Contender, union
+from autotune_planner.cache.contents import Content
 from autotune_planner.cache.v1 import Entry, V1File
 from autotune_planner.errors import CacheFileError
 
 
-def merge_files(files: Mapping[str, V1File]) -> V1File:
-    """Union of v1 files, given by the names that errors are to show.
+@dataclass(frozen=True)
+class Merged:
+    """``file`` is the union, keys sorted; ``resolved`` are the conflicts that measured times decided."""
 
-    ``CacheFileError`` if two stamps differ, naming the fields, or if two files contradict each other as in
-    :func:`merged`. Raises ``ValueError`` for no files at all.
+    file: V1File
+    resolved: tuple[Conflict, ...]
+
+
+def merge(contents: Mapping[str, Content]) -> Merged:
+    """Union of caches of one environment and one form of keys, given by the names that errors are to show.
+
+    There is one entry for each (op, profile, extras), under one runner. Of several the measured fastest stands, if all
+    were measured. ``CacheFileError`` otherwise, with a table of the conflicts; also if two stamps differ, naming the
+    fields, or keys of three elements meet keys of four. ``ValueError`` for nothing at all.
     """
-    if not files:
+    if not contents:
         raise ValueError("nothing to merge")
-    first, *others = files
-    for other in others:
-        _demand_equal_metadata(first, files[first], other, files[other])
-        _demand_equal_records(first, files[first], other, files[other])
-    entries = _union((name, entry) for name, file in files.items() for entry in file.entries)
-    return V1File(files[first].metadata, tuple(entries[text] for text in sorted(entries)), files[first].records, None)
+    (first_name, first), *others = contents.items()
+    for name, other in others:
+        _demand_equal_metadata(first_name, first, name, other)
+        _demand_equal_records(first_name, first, name, other)
+    _demand_one_form(contents)
+    entries, resolved = union(
+        Contender(name, entry, content.time_us(entry))
+        for name, content in contents.items()
+        for entry in content.entries
+    )
+    file = V1File(first.metadata, tuple(entries[text] for text in sorted(entries)), first.records, None)
+    return Merged(file, resolved)
 
 
 def merged(entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -31,7 +49,7 @@ def merged(entries: Iterable[Entry]) -> dict[str, Entry]:
     ``CacheFileError`` for one key with two values, and for one profile tuned under two runners: FlashInfer serves
     whichever runner its op lists first, so the other entry would be dead weight or a shadow.
     """
-    return _union((None, entry) for entry in entries)
+    return union(Contender(None, entry, None) for entry in entries)[0]
 
 
 def metadata_differences(
@@ -42,24 +60,7 @@ def metadata_differences(
     return {field: (first.get(field), second.get(field)) for field in fields if first.get(field) != second.get(field)}
 
 
-_Named = tuple[str | None, Entry]  # an entry and the file that holds it
-
-
-def _union(entries: Iterable[_Named]) -> dict[str, Entry]:
-    by_text: dict[str, _Named] = {}
-    by_profile: dict[object, _Named] = {}
-    for name, entry in entries:
-        same_key = by_text.setdefault(entry.text, (name, entry))
-        if same_key[1] != entry:
-            raise _conflict(same_key, (name, entry))
-        key = entry.key
-        same_profile = by_profile.setdefault((key.custom_op, key.profile), (name, entry))
-        if same_profile[1].runner != entry.runner:
-            raise _conflict(same_profile, (name, entry))
-    return {text: entry for text, (_, entry) in by_text.items()}
-
-
-def _demand_equal_metadata(first_name: str, first: V1File, second_name: str, second: V1File) -> None:
+def _demand_equal_metadata(first_name: str, first: Content, second_name: str, second: Content) -> None:
     differences = metadata_differences(first.metadata or {}, second.metadata or {})
     if differences or (first.metadata is None) != (second.metadata is None):
         fields = "; ".join(f"{field}: {a} and {b}" for field, (a, b) in differences.items()) or "one has no stamp"
@@ -71,7 +72,7 @@ def _demand_equal_metadata(first_name: str, first: V1File, second_name: str, sec
         )
 
 
-def _demand_equal_records(first_name: str, first: V1File, second_name: str, second: V1File) -> None:
+def _demand_equal_records(first_name: str, first: Content, second_name: str, second: Content) -> None:
     if first.records != second.records:
         raise CacheFileError(
             f"{first_name} and {second_name} hold different _records, which have no union",
@@ -81,16 +82,16 @@ def _demand_equal_records(first_name: str, first: V1File, second_name: str, seco
         )
 
 
-def _conflict(first: _Named, second: _Named) -> CacheFileError:
-    return CacheFileError(
-        f"two results for one profile, {_result(first)} and {_result(second)}: {second[1].text}",
-        code="cache-conflict",
-        where=second[0],
-        hint="tune again from the start: autotune-plan run --fresh",
-    )
-
-
-def _result(named: _Named) -> str:
-    name, entry = named
-    policy = "" if entry.policy is None else f", {' '.join(map(str, entry.policy[1::2]))}"
-    return f"{entry.runner} {entry.tactic}{policy}" + (f" in {name}" if name else "")
+def _demand_one_form(contents: Mapping[str, Content]) -> None:
+    """Keys of three elements leave out what a choice depends on; no FlashInfer asks for both forms."""
+    found = {
+        entry.key.extras is None: (name, entry.text) for name, content in contents.items() for entry in content.entries
+    }
+    if len(found) > 1:
+        (old, key), (new, _) = found[True], found[False]
+        raise CacheFileError(
+            f"{old} has keys of before FlashInfer 0.6.13, without extras, and {new} has keys with them: {key[:160]}",
+            code="formats-mixed",
+            where=old,
+            hint="tune again with the server's FlashInfer: autotune-plan run",
+        )

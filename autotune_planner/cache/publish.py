@@ -1,4 +1,4 @@
-"""Publish one cache content under several names: all of them or none, each replaced atomically.
+"""Publish files of a cache: all of them or none, each replaced atomically.
 
 The server compares the files of its ranks at start and deletes all of them if any differs, so a half-published set is
 worth nothing.
@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from autotune_planner.errors import NotPossibleHereError
 
 _PREFIX = ".autotune-plan-publish-"
 _MODE = 0o644
+_HINT = "publish elsewhere with --cache-dir DIR, and start the server with SGLANG_CACHE_DIR=DIR"
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # network file systems that cannot sync a folder
 
 
@@ -35,20 +36,30 @@ def check_writable(directory: Path) -> None:
 
 
 def publish(directory: Path, names: Sequence[str], content: bytes) -> list[Path]:
-    """Write ``content`` to every name in ``directory``; on any failure the folder is as it was.
+    """Write one content to every name in ``directory``, as :func:`publish_files` does."""
+    return publish_files(directory, dict.fromkeys(names, content))
+
+
+def publish_files(directory: Path, contents: Mapping[str, bytes], hint: str = _HINT) -> list[Path]:
+    """Write every file in ``directory``, or below it where a name has folders; on any failure all is as it was.
 
     Temporary files left by a killed publish are swept first. Returns the paths written. ``NotPossibleHereError`` where
-    the place cannot be written, naming the cause (EROFS, EACCES, ENOSPC ...).
+    the place cannot be written, naming the cause (EROFS, EACCES, ENOSPC ...); ``hint`` says what to do about it.
     """
-    with _explained(directory), _folder(directory):
-        _sweep(directory)
-        replacements = [_Replacement(directory / name, index) for index, name in enumerate(names)]
+    targets = [directory / name for name in contents]
+    folders = list(dict.fromkeys([directory, *(target.parent for target in targets)]))
+    with _explained(directory, hint), contextlib.ExitStack() as made:
+        for folder in folders:
+            made.enter_context(_folder(folder))
+            _sweep(folder)
+        replacements = [_Replacement(target, index) for index, target in enumerate(targets)]
         try:
-            for replacement in replacements:
+            for replacement, content in zip(replacements, contents.values(), strict=True):
                 replacement.prepare(content)
             for replacement in replacements:
                 replacement.perform()
-            _sync_folder(directory)
+            for folder in folders:
+                _sync_folder(folder)
         except BaseException:
             for replacement in replacements:
                 replacement.undo()
@@ -146,7 +157,7 @@ def _folder(directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(directory: Path) -> Iterator[None]:
+def _explained(directory: Path, hint: str = _HINT) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -155,5 +166,5 @@ def _explained(directory: Path) -> Iterator[None]:
             f"cannot write the cache: {error.strerror or error} ({name})",
             code="cache-directory",
             where=str(directory),
-            hint="publish elsewhere with --cache-dir DIR, and start the server with SGLANG_CACHE_DIR=DIR",
+            hint=hint,
         ) from error

@@ -10,6 +10,21 @@ from pathlib import Path
 
 from autotune_planner.engines.resolved import CachePlace, Rank
 
+KEY_PART_NAMES = (
+    "model_path",
+    "dtype",
+    "quantization",
+    "moe_runner_backend",
+    "tp_size",
+    "pp_size",
+    "attn_dp_size",
+    "moe_ep_size",
+    "hf_config class",
+    "candidate_selection",
+    "skip_ops",
+)
+"""What the parts of ``CachePlace.key_parts`` are, in their order."""
+
 
 def cache_key_hash(parts: tuple[str, ...]) -> str:
     """Directory name of one deployment: the first 16 hex digits of the SHA-256 of the parts joined by ``|``."""

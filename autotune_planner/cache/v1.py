@@ -57,12 +57,21 @@ class V1File:
 def read_v1(path: Path) -> V1File:
     """Read a v1 file. ``UsageError`` where there is no file, ``CacheFileError`` where FlashInfer could not read it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist", code="no-such-file", where=str(path)) from None
     except IsADirectoryError:
         raise UsageError(f"{path} is a directory", code="is-a-directory", where=str(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise _damaged(path, f"cannot be read: {error}") from None
+    return parse_v1(content, path)
+
+
+def parse_v1(data: bytes, path: Path) -> V1File:
+    """The content of a v1 file; ``path`` is what errors are to show. ``CacheFileError`` as of :func:`read_v1`."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
         raise _damaged(path, f"cannot be read: {error}") from None
     if not text.strip():
         raise _damaged(path, "is empty")
@@ -96,10 +105,10 @@ def entry_of(text: str, value: Any, path: Path | None = None) -> Entry:
 
 
 def render_v1(
-    metadata: Mapping[str, str], entries: Mapping[str, Entry], records: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None, entries: Mapping[str, Entry], records: Mapping[str, Any] | None = None
 ) -> bytes:
     """Bytes of a v1 file as FlashInfer itself saves it: metadata first, keys sorted, ``_generation`` last."""
-    ordered: dict[str, Any] = {_METADATA: dict(metadata)}
+    ordered: dict[str, Any] = {} if metadata is None else {_METADATA: dict(metadata)}
     if records:
         ordered[_RECORDS] = dict(records)
     for key in sorted(entries):

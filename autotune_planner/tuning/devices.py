@@ -75,7 +75,8 @@ def cuda_devices() -> tuple[CudaDevice, ...]:
         child.join()
 
 
-def _report_devices(sender: Connection) -> None:
+def visible_devices() -> tuple[CudaDevice, ...]:
+    """The GPUs that torch sees in this process."""
     import torch
 
     found = []
@@ -84,4 +85,8 @@ def _report_devices(sender: Connection) -> None:
         found.append(
             CudaDevice(index, properties.name, (properties.major, properties.minor), properties.total_memory >> 20)
         )
-    sender.send(found)
+    return tuple(found)
+
+
+def _report_devices(sender: Connection) -> None:
+    sender.send(visible_devices())

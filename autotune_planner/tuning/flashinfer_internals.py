@@ -12,13 +12,20 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import logging
+import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.tuning.race import RaceResult, Stopwatch
+from autotune_planner.tuning.stopwatch import GpuStopwatch, Known
 
 _STAND_IN_TACTICS = 45  # per GEMM, as the SM90 bf16 module offers; cuBLASLt's list is shorter
 _STAND_IN_ALGOS = 8
@@ -26,10 +33,13 @@ _MIB = 1 << 20
 
 
 class Timer(Protocol):
-    """Time of one tactic in milliseconds. Raises as a kernel would where the tactic cannot run."""
+    """Time of one tactic in milliseconds. Raises as a kernel would where the tactic cannot run.
+
+    ``launches``: how many are timed together; None is FlashInfer's own timer, with its delay and warm-up.
+    """
 
     def __call__(
-        self, runner: str, shapes: tuple[tuple[int, ...], ...], tactic: Any, gemm: int, top_k: int
+        self, runner: str, shapes: tuple[tuple[int, ...], ...], tactic: Any, gemm: int, top_k: int, launches: int | None
     ) -> float: ...
 
 
@@ -83,6 +93,20 @@ def collect_metadata() -> dict[str, str]:
     return dict(_collect_metadata())
 
 
+def compiled_folder() -> str:
+    """Where FlashInfer puts the modules that it compiles on this machine."""
+    from flashinfer.jit import env
+
+    return str(env.FLASHINFER_JIT_DIR)
+
+
+def is_compiled(module: str) -> bool:
+    """Whether a module of this name is there, compiled here or prebuilt (flashinfer-jit-cache)."""
+    from flashinfer.jit import env
+
+    return (env.FLASHINFER_JIT_DIR / module / f"{module}.so").exists() or bool(env.get_aot_path(module).exists())
+
+
 def tuned_keys(tuner: Any) -> dict[str, tuple[Any, ...]]:
     """Key text as a v1 file holds it -> profiling policy, for everything that this tuner has profiled."""
     return {key.file_key: tuner._profiling_cache_policies[(None, key)] for key in tuner.profiling_cache}
@@ -121,7 +145,7 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
     def profile(self: Any, runner: Any, inputs: Any, tactic: Any, *_: Any, **kwargs: Any) -> float:
         shapes = self._get_input_sizes(inputs)
         gemm, top_k = int(kwargs.get("gemm_idx", 0)), int(getattr(runner, "top_k", 1))
-        return timer(type(runner).__name__, shapes, tactic, gemm, top_k)
+        return timer(type(runner).__name__, shapes, tactic, gemm, top_k, kwargs.get("launches"))
 
     with _patched() as patch, contextlib.ExitStack() as caches:
         patch(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -265,3 +289,189 @@ def watched_tuner() -> Iterator[TunerWatch]:
         patch(AutoTuner, "search_cache", watched_search)
         patch(AutoTuner, "_profile_single_kernel", watched_profile)
         yield watch
+
+
+@dataclass(frozen=True)
+class _RunnerTraits:
+    """What a runner's profiling launches do beyond running the tactic.
+
+    ``cycle``: launches after which the profiler has used each of its inputs once. ``code_by_bucket``: whether a tactic
+    may be other code, still to be loaded, in another bucket.
+    """
+
+    cycle: int = 1
+    code_by_bucket: bool = True
+
+
+# MoERunner: GemmProfilerBackend::runProfiler steps to the next of NUM_ROUTING_SAMPLES = 16 routings with every launch,
+# and they differ by up to 20 % in time. A cuBLASLt tactic is a place in a list made for each shape.
+_TRAITS = {"MoERunner": _RunnerTraits(cycle=16, code_by_bucket=False)}
+
+# What this process knows of an op's tactics from earlier buckets: (custom op, key extras, tactics) -> by place.
+_known: defaultdict[tuple[Any, ...], Known] = defaultdict(Known)
+
+Search = Callable[..., RaceResult]  # (candidates, stopwatch, cycle=...): candidates are places in FlashInfer's list
+
+
+@dataclass(frozen=True)
+class Raced:
+    """One profile that was raced. ``result`` names tactics by their place in ``tactics``; ``seconds`` is wall time."""
+
+    custom_op: str
+    runner: str
+    shapes: tuple[tuple[int, ...], ...]
+    tactics: tuple[Any, ...]
+    result: RaceResult
+    seconds: float
+
+
+def racing_obstacle() -> str | None:
+    """Why this FlashInfer cannot race: a private name that is missing or changed. None where it can."""
+    import flashinfer.autotuner.autotuner as autotuner
+    from flashinfer.tactics_blocklist import TacticsBlocklist
+
+    wanted: list[tuple[Any, str, tuple[str, ...]]] = [
+        (autotuner.AutoTuner, "choose_one", ("custom_op", "runners", "tuning_config", "inputs")),
+        (autotuner.AutoTuner, "_profile_single_kernel", ("runner", "inputs", "tactic", "tuning_config")),
+        (TacticsBlocklist, "filter", ("custom_op", "runner", "tactics")),
+        (autotuner, "_profile_measurement_scope", ()),
+    ]
+    for owner, name, parameters in wanted:
+        function = vars(owner).get(name)
+        if function is None or not set(parameters) <= set(inspect.signature(function).parameters):
+            return f"this FlashInfer has no {owner.__name__}.{name}({', '.join(parameters)})"
+    return None
+
+
+@contextlib.contextmanager
+def racing(search: Search) -> Iterator[list[Raced]]:
+    """Let ``search`` choose where FlashInfer's tuner would time every tactic, and list what was raced.
+
+    FlashInfer's ``choose_one`` still makes the inputs, asks for the tactics, blocks, skips, stores and writes; only
+    its timer is answered, so that its minimum is the search's winner. A profile that ``search`` cannot time as its
+    policy demands (cold L2, CUDA graphs, averages over ranks) is left to FlashInfer's own timer.
+    """
+    import flashinfer.autotuner.autotuner as autotuner
+    from flashinfer.tactics_blocklist import TacticsBlocklist
+
+    tuner_class = autotuner.AutoTuner
+    choose, profile, keep = (
+        vars(owner).get(name)
+        for owner, name in (
+            (tuner_class, "choose_one"),
+            (tuner_class, "_profile_single_kernel"),
+            (TacticsBlocklist, "filter"),
+        )
+    )
+    raced: list[Raced] = []
+    present = _Present()
+
+    def watched_choose(self: Any, custom_op: str, *args: Any, **kwargs: Any) -> Any:
+        outer = present.custom_op
+        present.custom_op = custom_op
+        try:
+            return choose(self, custom_op, *args, **kwargs)
+        finally:
+            present.custom_op, present.offered, present.answers = outer, None, None
+
+    def watched_filter(self: Any, custom_op: str, runner: Any, tactics: Any) -> Any:
+        kept = keep(self, custom_op, runner, tactics)
+        present.offered = (runner, list(kept)) if custom_op == present.custom_op else None
+        present.answers = None
+        return kept
+
+    def answering(self: Any, runner: Any, inputs: Any, tactic: Any, tuning_config: Any, **kwargs: Any) -> float:
+        timer = functools.partial(profile, self, runner, inputs)
+        if present.answers is None:
+            if present.offered is None or present.offered[0] is not runner or not _raceable(self, tuning_config):
+                return float(timer(tactic, tuning_config, **kwargs))
+            offered = present.offered[1]
+            tactics = tuple(offered if offered and offered[0] == tactic else [tactic, *offered])
+            call = {name: value for name, value in kwargs.items() if name != "input_tensor_batches"}
+            stopwatch: Stopwatch
+            if any(getattr(tensor, "is_cuda", False) for tensor in inputs):
+                stopwatch = _gpu_stopwatch(present.custom_op, runner, inputs, tactics, call)
+            else:
+                stopwatch = _borrowed_timer(functools.partial(timer, tuning_config=tuning_config, **call), tactics)
+            started = time.monotonic()
+            with autotuner._profile_measurement_scope():
+                result = search(range(len(tactics)), stopwatch, cycle=_traits(runner).cycle)
+            seconds = time.monotonic() - started
+            shapes = self._get_input_sizes(inputs)
+            raced.append(Raced(present.custom_op, type(runner).__name__, shapes, tactics, result, seconds))
+            present.answers = _answers(tactics, result)
+        expected, answer = next(present.answers)
+        assert expected == tactic, "FlashInfer's tuner asks for its tactics in the order in which it lists them"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with _patched() as patch:
+        patch(tuner_class, "choose_one", watched_choose)
+        patch(TacticsBlocklist, "filter", watched_filter)
+        patch(tuner_class, "_profile_single_kernel", answering)
+        yield raced
+
+
+class _Present:
+    """The profile that the tuner is at: its op, the tactics offered for its runner, the answers still to give."""
+
+    custom_op: str = ""
+    offered: tuple[Any, list[Any]] | None = None
+    answers: Iterator[tuple[Any, float | Exception]] | None = None
+
+
+def _raceable(tuner: Any, tuning_config: Any) -> bool:
+    """Whether the op's policy is the one that the stopwatches keep: hot L2, eager launches, event timer, one rank."""
+    from flashinfer.autotuner import get_autotune_process_group
+
+    return (
+        not tuning_config.use_cold_l2_cache
+        and not tuning_config.use_cuda_graph
+        and tuner._effective_measure_policy is None
+        and not tuner._use_global_timer
+        and get_autotune_process_group() is None
+    )
+
+
+def _answers(tactics: Sequence[Any], result: RaceResult) -> Iterator[tuple[Any, float | Exception]]:
+    """What to tell the tuner for each tactic, in its order: the winner's time is the least, failures are raised."""
+    least = result.times[result.winner] if result.winner is not None else 0.0
+    for place, tactic in enumerate(tactics):
+        if place in result.errors:
+            yield tactic, result.errors[place]
+        elif place == result.winner:
+            yield tactic, least
+        else:
+            yield tactic, max(result.times[place], math.nextafter(least, math.inf))
+
+
+def _traits(runner: Any) -> _RunnerTraits:
+    return _TRAITS.get(type(runner).__name__, _RunnerTraits())
+
+
+def _gpu_stopwatch(
+    custom_op: str, runner: Any, inputs: Any, tactics: Sequence[Any], call: Mapping[str, Any]
+) -> GpuStopwatch:
+    code = (custom_op, runner.get_cache_key_extras(inputs), str(tactics))
+    known = Known() if _traits(runner).code_by_bucket else _known[code]
+    return GpuStopwatch(lambda place: runner(inputs, tactic=tactics[place], **call), known)
+
+
+def _borrowed_timer(timer: Callable[..., float], tactics: Sequence[Any]) -> Stopwatch:
+    """On tensors that are on no GPU: the timer that stands in for FlashInfer's."""
+
+    def measure(
+        bursts: Sequence[int], launches: int, *, warm: int = 0, rest_ms: float = 0.0
+    ) -> list[float | Exception]:
+        times: list[float | Exception] = []
+        for place in bursts:
+            try:
+                times.append(timer(tactic=tactics[place], launches=launches + warm))
+            except MemoryError:
+                raise
+            except Exception as error:
+                times.append(error)
+        return times
+
+    return measure

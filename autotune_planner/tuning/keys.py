@@ -24,26 +24,35 @@ class PlannedKey:
 
 
 def exact_keys(plan: Plan) -> tuple[PlannedKey, ...]:
-    """Keys and profiling policies of every work unit, sorted by key text.
+    """Keys and profiling policies of every work unit, sorted by key text. Errors as in :func:`keys_by_unit`."""
+    found = {key.key: key for keys in keys_by_unit(plan).values() for key in keys}
+    return tuple(found[text] for text in sorted(found))
+
+
+def keys_by_unit(plan: Plan) -> dict[WorkUnit, tuple[PlannedKey, ...]]:
+    """What each work unit leaves in the cache: one key for each custom op and bucket.
 
     Units of one bucket bound share one stand-in module, since FlashInfer keeps the bound on the runner class.
     ``NotPossibleHereError`` where FlashInfer is missing or unknown.
     """
     if not plan.units:
-        return ()
+        return {}
     internals.import_flashinfer(quiet=True)
     capability = plan.resolved.gpu.compute_capability
     assert capability is not None, "a plan with work units has a GPU architecture"
-    keys: dict[str, tuple[Any, ...]] = {}
+    found: dict[WorkUnit, dict[str, tuple[Any, ...]]] = {}
     tuned_by_server: set[str] = set()
     for bound, units in groupby(sorted(plan.units, key=_bound), key=_bound):
         with internals.silenced(), internals.without_gpu(capability, plan.resolved.gpu.name, lambda *_: 1.0):
             for unit in units:
-                keys.update(_unit_keys(unit))
+                found[unit] = _unit_keys(unit)
             for use in plan.resolved.ops:
                 if _call_bound(use.call) == bound:
                     tuned_by_server.update(_server_keys(use))
-    return tuple(PlannedKey(key, keys[key], key in tuned_by_server) for key in sorted(keys))
+    return {
+        unit: tuple(PlannedKey(text, policy, text in tuned_by_server) for text, policy in keys.items())
+        for unit, keys in found.items()
+    }
 
 
 def _call_bound(call: OpCall) -> int:

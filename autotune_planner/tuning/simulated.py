@@ -46,7 +46,7 @@ class _Gemm:
 
 
 class CostModel:
-    """Answers FlashInfer's timer. ``elapsed_ms`` is what stock tuning would have spent on the device so far."""
+    """Answers FlashInfer's timer. ``elapsed_ms`` is what tuning would have spent on the device so far."""
 
     def __init__(self, gpu: Gpu, seed: int) -> None:
         figures = profiles.load("gpus", gpu.profile) if gpu.profile else _GENERIC
@@ -56,9 +56,17 @@ class CostModel:
         self._seed = seed
         self.elapsed_ms = 0.0
 
-    def __call__(self, runner: str, shapes: tuple[tuple[int, ...], ...], tactic: Any, gemm: int, top_k: int) -> float:
+    def __call__(
+        self,
+        runner: str,
+        shapes: tuple[tuple[int, ...], ...],
+        tactic: Any,
+        gemm: int,
+        top_k: int,
+        launches: int | None = None,
+    ) -> float:
         time = self._time_ms(_gemm_of(runner, shapes, gemm, top_k), tactic) * self._noise(shapes, gemm, tactic)
-        self.elapsed_ms += _DELAY_MS + _LAUNCHES * time
+        self.elapsed_ms += _DELAY_MS + _LAUNCHES * time if launches is None else launches * time
         return time
 
     def _time_ms(self, gemm: _Gemm, tactic: Any) -> float:

@@ -7,12 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from autotune_planner.cache.merge import merge_files, merged, metadata_differences
+from autotune_planner.cache.contents import Content, Place, content_at, v1_content
+from autotune_planner.cache.merge import merge, merged, metadata_differences
 from autotune_planner.cache.v1 import Entry, V1File, read_v1, render_v1
 from autotune_planner.errors import CacheFileError
+from tests.cache.journals import record, write_journal
 
 H200 = Path(__file__).parents[1] / "data" / "h200"
+METADATA = {"flashinfer_version": "0.7.2", "gpu": "NVIDIA H200"}
 HOT = ("cuda_graph_profile_replays", None, "l2_cache_policy", "hot")
 
 
@@ -22,6 +27,10 @@ def entry(m: int = 8, runner: str = "R", tactic: object = 3, extras: str = "(tor
 
 def shard(*entries: Entry, gpu: str = "NVIDIA H200") -> V1File:
     return V1File({"flashinfer_version": "0.7.2", "gpu": gpu}, entries, {}, None)
+
+
+def merge_files(files: dict[str, V1File]) -> V1File:
+    return merge({name: v1_content(Place("v1", (Path(name),)), file) for name, file in files.items()}).file
 
 
 def test_h200_shards_merge_into_the_whole_file() -> None:
@@ -108,3 +117,72 @@ def test_differences_keep_the_order_of_fields() -> None:
         "b": ("2", "x"),
         "c": (None, "3"),
     }
+
+
+def timed(directory: Path, item: Entry, times: dict[int, float]) -> Content:
+    """A rank file of one entry with a journal beside it."""
+    directory.mkdir()
+    (directory / "rank.json").write_bytes(render_v1(METADATA, {item.text: item}))
+    write_journal(directory, record(item, METADATA, times))
+    return content_at(directory)
+
+
+def test_the_measured_faster_result_stands(tmp_path: Path) -> None:
+    slow = timed(tmp_path / "slow", entry(tactic=3), {3: 12.0, -1: 20.0})
+    fast = timed(tmp_path / "fast", entry(tactic=4), {4: 10.0, -1: 20.0})
+    for contents in ({"slow": slow, "fast": fast}, {"fast": fast, "slow": slow}):
+        result = merge(contents)
+        assert [item.tactic for item in result.file.entries] == [4]
+        (conflict,) = result.resolved
+        assert conflict.winner is not None
+        assert (conflict.winner.source, conflict.winner.time_us) == ("fast", 10.0)
+
+
+def test_of_two_runners_the_faster_one_stands(tmp_path: Path) -> None:
+    first = timed(tmp_path / "first", entry(runner="R", tactic=3), {3: 12.0})
+    second = timed(tmp_path / "second", entry(runner="S", tactic=0), {0: 11.0})
+    assert [item.runner for item in merge({"first": first, "second": second}).file.entries] == ["S"]
+
+
+def test_a_time_on_one_side_decides_nothing(tmp_path: Path) -> None:
+    known = timed(tmp_path / "known", entry(tactic=3), {3: 12.0})
+    unknown = timed(tmp_path / "unknown", entry(tactic=4), {5: 10.0})
+    with pytest.raises(CacheFileError, match=r"12\.00 us in known") as caught:
+        merge({"known": known, "unknown": unknown})
+    assert caught.value.where == "unknown"
+
+
+def test_equal_results_are_no_conflict() -> None:
+    same = v1_content(Place("v1", (Path("x"),)), shard(entry(8), entry(16)))
+    assert merge({"a": same, "b": same}).resolved == ()
+
+
+def test_forms_of_keys_are_never_mixed() -> None:
+    old = Entry("('op', 'R', ((16, 64), (64, 32)))", "R", 3, None)
+    with pytest.raises(CacheFileError, match="without extras") as caught:
+        merge_files({"new.json": shard(entry(8)), "old.json": shard(old)})
+    assert (caught.value.code, caught.value.where) == ("formats-mixed", "old.json")
+    assert merge_files({"old.json": shard(old)}).entries == (old,)
+
+
+def test_shards_are_the_full_runs_keys_of_their_buckets() -> None:
+    buckets = (1, 64, 1024, 8192)
+    full = read_v1(H200 / "cutlass_moe_bf16_run_a.json")
+    union = merge_files({f"shard {bucket}": read_v1(H200 / f"shard_bucket_{bucket}.json") for bucket in buckets})
+    assert {item.text for item in union.entries} == {item.text for item in full.entries if item.key.bucket in buckets}
+    assert len(union.entries) == 8
+
+
+results = st.dictionaries(st.sampled_from((1, 2, 4, 8)), st.integers(0, 2), min_size=1)
+
+
+@given(st.lists(results, min_size=1, max_size=4))
+def test_a_merge_is_the_union_or_refused(files: list[dict[int, int]]) -> None:
+    shards = {f"{i}.json": shard(*(entry(m, tactic=tactic) for m, tactic in f.items())) for i, f in enumerate(files)}
+    contradicting = any(a[m] != b[m] for a in files for b in files for m in a.keys() & b.keys())
+    if contradicting:
+        with pytest.raises(CacheFileError, match="two results"):
+            merge_files(shards)
+    else:
+        merged_tactics = {item.key.bucket: item.tactic for item in merge_files(shards).entries}
+        assert merged_tactics == {m: tactic for file in files for m, tactic in file.items()}

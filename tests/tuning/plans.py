@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from autotune_planner.deployment.model import Gpu
+from autotune_planner.deployment.model import Gpu, Traffic
 from autotune_planner.engines.resolved import OpUse
 from autotune_planner.ops.bmm_fp8 import BmmFp8
 from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
@@ -26,7 +26,7 @@ def qwen3_moe(tp=8, tune_max=8192):
 
 
 def plan_of(*uses, gpu=H200):
-    return make_plan(SimpleNamespace(ops=uses, gpu=gpu))
+    return make_plan(SimpleNamespace(ops=uses, gpu=gpu, traffic=Traffic()))
 
 
 def small_plan():

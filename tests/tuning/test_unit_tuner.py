@@ -1,7 +1,5 @@
 """One unit that cannot be tuned fails alone, with the reason that FlashInfer or torch gave."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from autotune_planner.ops.bmm_fp8 import BmmFp8
@@ -9,6 +7,7 @@ from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning.simulated import CostModel
 from autotune_planner.tuning.worker import _UnitTuner
+from autotune_planner.values import dataclass
 from tests.tuning.plans import H200, small_plan
 
 pytestmark = pytest.mark.flashinfer

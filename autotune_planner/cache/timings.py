@@ -1,0 +1,83 @@
+"""Measured times of cached tactics, read from the journal that a run leaves beside its rank files.
+
+Read only, and never needed: a missing or damaged journal, and one of the older form that holds no times, give none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune_planner.cache.v1 import Entry
+
+WORK_FOLDER = ".autotune-plan"  # inside the directory of the rank files
+JOURNAL = f"{WORK_FOLDER}/journal.jsonl"
+QUARANTINE = f"{WORK_FOLDER}/quarantine.json"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a journal says of one key: medians by tactic (its JSON text) and the fallback's, in microseconds."""
+
+    medians: Mapping[str, float]
+    fallback_us: float | None
+
+    def time_us(self, entry: Entry) -> float | None:
+        """The median of the entry's own tactic; None where another one was measured."""
+        return self.medians.get(json.dumps(entry.tactic))
+
+
+Timings = Mapping[str, Measured]  # by key text
+
+
+def read_timings(directory: Path, metadata: Mapping[str, Any] | None) -> dict[str, Measured]:
+    """Times by key text from the journal in ``directory``, of runs in the environment ``metadata`` only.
+
+    The last record of a key counts, as it does for the run that resumes.
+    """
+    timings: dict[str, Measured] = {}
+    for record in _records(directory / JOURNAL):
+        if record.get("metadata") == metadata and isinstance(record.get("entries"), dict):
+            measured = _measured(record)
+            if measured.medians or measured.fallback_us is not None:
+                timings.update(dict.fromkeys(record["entries"], measured))
+    return timings
+
+
+def joined_journals(first: bytes, second: bytes) -> bytes:
+    """The records of both journals, each once, in order."""
+    lines = dict.fromkeys([*first.splitlines(), *second.splitlines()])
+    return b"".join(line + b"\n" for line in lines if line)
+
+
+def _records(journal: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = journal.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # torn by a kill in the middle of a write
+        if isinstance(record, dict):
+            yield record
+
+
+def _measured(record: Mapping[str, Any]) -> Measured:
+    candidates = record.get("candidates")
+    pairs: list[tuple[Any, Any]] = [(record.get("pick"), record.get("pick_us"))]
+    for candidate in candidates if isinstance(candidates, list) else ():
+        if isinstance(candidate, dict):
+            pairs.append((candidate.get("tactic"), candidate.get("median_us")))
+    medians = {json.dumps(tactic): float(time) for tactic, time in pairs if _is_time(time)}
+    fallback: Any = record.get("fallback_us")
+    return Measured(medians, float(fallback) if _is_time(fallback) else None)
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value > 0

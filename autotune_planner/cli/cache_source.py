@@ -1,0 +1,74 @@
+"""The cache that a command is given: a path, or a deployment file and the place that its server looks in."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from autotune_planner.cache.contents import Content, Place, content_at, grouped, places_at, read_content
+from autotune_planner.engines.resolved import Resolved
+from autotune_planner.errors import UsageError
+
+_DEPLOYMENT_SUFFIXES = (".yaml", ".yml")
+
+
+def is_deployment(path: Path) -> bool:
+    return path.suffix in _DEPLOYMENT_SUFFIXES and not path.is_dir()
+
+
+def rank_files(file: Path, cache_dir: str | None) -> tuple[Resolved, list[Path]]:
+    """The deployment of a file, and the file that each of its ranks opens."""
+    from autotune_planner import planning
+    from autotune_planner.cache import sglang_layout
+    from autotune_planner.deployment.load import load_deployment
+
+    resolved = planning.plan(load_deployment(file), os.environ).resolved
+    place = resolved.cache_place
+    place = replace(place, cache_dir=cache_dir or place.cache_dir)
+    return resolved, list(dict.fromkeys(sglang_layout.rank_file(place, rank) for rank in place.ranks))
+
+
+def places_of(path: Path, cache_dir: str | None = None) -> list[Place]:
+    """Contents at a path, or of the rank files of a deployment file. ``UsageError`` where there are none."""
+    if not is_deployment(path):
+        return places_at(path)
+    resolved, files = rank_files(path, cache_dir)
+    present = [file for file in files if file.is_file()]
+    if present:
+        return grouped(present)
+    why = resolved.no_autotune_reason
+    raise UsageError(
+        f"the server reads no cache: {why}" if why else "no rank of the server has a cache file yet",
+        code="no-such-file",
+        where=str(files[0].parent),
+        hint=None if why else f"autotune-plan run {path}",
+    )
+
+
+def content_of(path: Path, cache_dir: str | None = None) -> Content:
+    """The one content of a path or deployment file."""
+    if not is_deployment(path):
+        return content_at(path)
+    places = places_of(path, cache_dir)
+    if len(places) > 1:
+        raise UsageError(
+            "the rank files of the deployment differ",
+            code="ranks-differ",
+            where=str(places[0].files[0].parent),
+            hint=f"autotune-plan diff --ranks {path}",
+        )
+    return read_content(places[0])
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A large cache is millions of values that all stay in use: collecting would nearly double the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,138 @@
+"""Carry a tuned cache to where it is served: bundle it, check it against its target, install it.
+
+The commands and the Python API both call these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from autotune_planner import __version__, pipeline
+from autotune_planner.cache.bundle import PLAN, Bundle
+from autotune_planner.cache.metadata import compare_stamp
+from autotune_planner.cache.publish import check_writable, publish_files
+from autotune_planner.cache.timings import JOURNAL, QUARANTINE, WORK_FOLDER
+from autotune_planner.errors import CacheFileError, PlannerError
+from autotune_planner.plan.plan import Plan
+from autotune_planner.report.plan_document import plan_document
+from autotune_planner.tuning.lock import tuning_lock
+
+_UNKNOWN = "unknown"  # how FlashInfer stamps what it cannot tell, such as the GPU where there is none
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a target would load a bundle. ``compared`` are the fields of the environment that could be compared;
+    ``problems`` are why it would not, none if it would."""
+
+    compared: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def make_bundle(plan: Plan, deployment: Path, cache_dir: str | None) -> Bundle:
+    """The tuned cache of a plan, with all that says where it comes from. ``deployment`` is the plan's file.
+
+    ``CacheFileError`` where a rank has no file that its server would take.
+    """
+    place = pipeline.place_of(plan, cache_dir=cache_dir, flashinfer_version=_pinned(plan))
+    target = pipeline.target_of(plan, cache_dir=cache_dir, flashinfer_version=_pinned(plan))
+    files = {name: _rank_content(target.directory / name, deployment) for name in target.files}
+    for name in (JOURNAL, QUARANTINE):
+        if (target.directory / name).is_file():
+            files[name] = (target.directory / name).read_bytes()
+    document = plan_document(plan, place, keys=None, explain=False)
+    files[PLAN] = json.dumps(document, indent=2).encode()
+    release = plan.resolved.release
+    provenance = {
+        "tool": f"autotune-plan {__version__}",
+        "created_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "deployment": {"file": deployment.name, "sha256": hashlib.sha256(deployment.read_bytes()).hexdigest()},
+        "engine": f"{release.name} {release.version}",
+        "model_path": plan.resolved.model_path,
+    }
+    bundle = Bundle(str(target.directory.relative_to(Path(place.cache_dir).expanduser())), files, provenance)
+    if disagreeing := bundle.disagreeing():
+        raise CacheFileError(
+            f"{' and '.join(disagreeing)} differ from the first rank's file: the server deletes all of them at start",
+            code="ranks-differ",
+            where=str(target.directory),
+            hint=f"autotune-plan run {deployment}",
+        )
+    return bundle
+
+
+def judge(bundle: Bundle, directory: Path, plan: Plan | None, stamp: Mapping[str, str] | None) -> Verdict:
+    """Whether the server at ``directory`` would load the bundle.
+
+    ``plan`` is the target's, None if none is given; ``stamp`` is what FlashInfer says of this machine, None where it
+    is not installed.
+    """
+    environment = {field: value for field, value in (stamp or {}).items() if value != _UNKNOWN or field != "gpu"}
+    problems = []
+    if plan is not None:
+        environment |= {"flashinfer_version": _pinned(plan), "gpu": plan.resolved.gpu.name}
+        problems += _place_problems(bundle, plan)
+    match = compare_stamp(bundle.metadata, environment)
+    problems += [
+        f"{field.field}: the bundle has {field.saved or 'none'}, the target {field.current}"
+        for field in (*match.differing("hard"), *match.differing("soft"))
+    ]
+    if disagreeing := bundle.disagreeing():
+        problems.append(f"{' and '.join(disagreeing)} differ from the first rank's file")
+    try:
+        pipeline.check_same_gpu(pipeline.Target(directory, bundle.ranks), str((bundle.metadata or {}).get("gpu")))
+    except PlannerError as error:
+        problems.append(error.message)
+    return Verdict(tuple(environment), tuple(problems))
+
+
+def install(bundle: Bundle, directory: Path) -> list[Path]:
+    """Write every file of the bundle into ``directory``, or none. Returns the paths.
+
+    ``NotPossibleHereError`` where it cannot be written, ``LockedError`` where a run is at work on it.
+    """
+    check_writable(directory)
+    with tuning_lock(directory / WORK_FOLDER):
+        return publish_files(directory, bundle.files)
+
+
+def directory_of(bundle: Bundle, plan: Plan | None, cache_dir: str) -> Path:
+    """Where the target's server looks, below ``cache_dir``: by its plan, or else as the bundle says."""
+    if plan is None:
+        return Path(cache_dir).expanduser() / bundle.directory
+    return pipeline.target_of(plan, cache_dir=cache_dir, flashinfer_version=_pinned(plan)).directory
+
+
+def _place_problems(bundle: Bundle, plan: Plan) -> list[str]:
+    place = pipeline.place_of(plan, cache_dir=None, flashinfer_version=_pinned(plan))
+    target = pipeline.target_of(plan, cache_dir=None, flashinfer_version=_pinned(plan))
+    wanted = str(target.directory.relative_to(Path(place.cache_dir).expanduser()))
+    problems = []
+    if plan.resolved.no_autotune_reason:
+        problems.append(f"the server reads no cache: {plan.resolved.no_autotune_reason}")
+    if wanted != bundle.directory:
+        problems.append(f"the server looks in {wanted}, the bundle is of {bundle.directory}")
+    if missing := [name for name in target.files if name not in bundle.ranks]:
+        problems.append(f"the bundle has no {', '.join(missing)}")
+    return problems
+
+
+def _pinned(plan: Plan) -> str:
+    return plan.resolved.release.flashinfer_version
+
+
+def _rank_content(path: Path, deployment: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CacheFileError(
+            f"the rank's cache file cannot be read: {error.strerror}",
+            code="no-rank-file",
+            where=str(path),
+            hint=f"autotune-plan run {deployment}",
+        ) from None
