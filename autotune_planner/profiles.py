@@ -44,7 +44,7 @@ def load(kind: Kind, name: str) -> dict[str, Any]:
 
 
 @cache
-def table(name: Literal["notices", "builds"]) -> dict[str, Any]:
+def table(name: Literal["notices", "builds", "search"]) -> dict[str, Any]:
     """Content of a table beside the profiles. The caller must not change it."""
     return _read(root() / f"{name}.yaml")
 

@@ -10,8 +10,21 @@ from autotune_planner.ops.tensors import TensorSpec, bytes_of
 from autotune_planner.values import dataclass
 
 ComputeCapability = tuple[int, int]
-Launch = Callable[[], Any]
-Bind = Callable[[int], Launch]
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """One public call with its inputs. Calling it launches the op and gives its output; ``reference`` gives what that
+    should be, in float32 and of the same shape."""
+
+    launch: Callable[[], Any]
+    reference: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        return self.launch()
+
+
+Bind = Callable[[int], BoundCall]
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,19 @@ class OpCall(ABC):
     def tuner_inputs(self, bucket: int) -> tuple[TensorSpec, ...]:
         """Tensors that FlashInfer's tuner makes anew for one bucket, in its order; it shares the others."""
 
+    @property
+    def compute_dtype(self) -> str:
+        """Dtype of the multiplications, as GPU profiles name their peak rates."""
+        return "bf16"
+
+    def weight_share(self, m: int) -> float:
+        """Share of the weights that M = m tokens read."""
+        return 1.0
+
+    @abstractmethod
+    def flops(self, custom_op: str, m: int) -> float:
+        """Floating-point operations of one custom op with M = m, a multiply-add as two."""
+
     @abstractmethod
     def profiler_bytes(self, custom_op: str, bucket: int) -> int:
         """Bytes that the runner allocates for itself to profile one bucket of one custom op, and keeps."""
@@ -92,6 +118,6 @@ class OpCall(ABC):
     def prepare(self, device: str) -> Bind:
         """Build one rank's synthetic weights on ``device`` ("cuda", "meta") and return ``bind``.
 
-        ``bind(m)`` makes inputs of M = m tokens and returns ``launch()``, which makes exactly the public call of the
-        server. Nothing is materialised on "meta".
+        ``bind(m)`` makes inputs of M = m tokens and returns the call, exactly the public one of the server. Nothing is
+        materialised on "meta".
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from autotune_planner.ops.base import Bind, ComputeCapability, JitModule, Launch, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
 from autotune_planner.ops.tensors import TensorSpec
 from autotune_planner.values import dataclass
 
@@ -61,6 +61,13 @@ class BmmFp8(OpCall):
         """The workspace is an input with a wildcard size, so the tuner makes one of its own."""
         return self.inputs(bucket)[0], self.output(bucket), _WORKSPACE
 
+    @property
+    def compute_dtype(self) -> str:
+        return "fp8"
+
+    def flops(self, custom_op: str, m: int) -> float:
+        return 2.0 * m * self.n * self.k
+
     def profiler_bytes(self, custom_op: str, bucket: int) -> int:
         return 0
 
@@ -72,9 +79,12 @@ class BmmFp8(OpCall):
         weight = _random_fp8((1, self.n, self.k), device).transpose(-2, -1)
         scale = torch.ones(1, dtype=torch.float32, device=device)
 
-        def bind(m: int) -> Launch:
+        def bind(m: int) -> BoundCall:
             x = torch.randn((1, m, self.k), dtype=torch.bfloat16, device=device).to(fp8)
-            return lambda: bmm_fp8(x, weight, scale, scale, torch.bfloat16, backend="cublas")
+            return BoundCall(
+                launch=lambda: bmm_fp8(x, weight, scale, scale, torch.bfloat16, backend="cublas"),
+                reference=lambda: x.float() @ weight.float() * (scale * scale),
+            )
 
         return bind
 

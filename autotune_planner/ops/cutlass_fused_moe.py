@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from autotune_planner.ops.base import Bind, ComputeCapability, JitModule, Launch, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.numerics import gated_moe
 from autotune_planner.ops.tensors import TensorSpec
 from autotune_planner.values import dataclass
 
@@ -100,6 +101,14 @@ class CutlassFusedMoe(OpCall):
     def tuner_inputs(self, bucket: int) -> tuple[TensorSpec, ...]:
         return self.inputs(bucket)[:1]
 
+    def weight_share(self, m: int) -> float:
+        return min(1.0, m * self.top_k / self.num_experts)
+
+    def flops(self, custom_op: str, m: int) -> float:
+        """Of all routed rows; gemm1 computes the linear and the gate half."""
+        halves = 2 if custom_op == self.custom_ops[0] else 1
+        return 2.0 * m * self.top_k * halves * self.intermediate_size * self.hidden_size
+
     def profiler_bytes(self, custom_op: str, bucket: int) -> int:
         """Workspace of FlashInfer's GEMM profiler; the weights are ours.
 
@@ -123,33 +132,37 @@ class CutlassFusedMoe(OpCall):
         fc1 = _weights((self.local_experts, 2 * self.intermediate_size, self.hidden_size), device)
         fc2 = _weights((self.local_experts, self.hidden_size, self.intermediate_size), device)
 
-        def bind(m: int) -> Launch:
+        def bind(m: int) -> BoundCall:
             x = torch.randn((m, self.hidden_size), dtype=bf16, device=device)
             # Global ids: under EP the kernel skips the experts of other ranks, as in serving.
             ids = torch.rand((m, self.num_experts), device=device).topk(self.top_k, dim=1).indices.to(torch.int32)
             scales = torch.full((m, self.top_k), 1.0 / self.top_k, dtype=torch.float32, device=device)
-            return lambda: cutlass_fused_moe(
-                output=torch.empty((m, self.hidden_size), dtype=bf16, device=device),
-                input=x,
-                token_selected_experts=ids,
-                token_final_scales=scales,
-                fc1_expert_weights=fc1,
-                fc2_expert_weights=fc2,
-                output_dtype=bf16,
-                input_sf=None,
-                quant_scales=None,
-                swiglu_alpha=None,
-                swiglu_beta=None,
-                swiglu_limit=None,
-                ep_size=self.ep_size,
-                ep_rank=0,
-                tp_size=self.tp_size,
-                tp_rank=0,
-                tune_max_num_tokens=self.tune_max_num_tokens,
-                activation_type=ActivationType.Swiglu,
-                enable_alltoall=self.enable_alltoall,
-                use_fused_finalize=self.use_fused_finalize,
-            )[0]
+
+            def launch() -> Any:
+                return cutlass_fused_moe(
+                    output=torch.empty((m, self.hidden_size), dtype=bf16, device=device),
+                    input=x,
+                    token_selected_experts=ids,
+                    token_final_scales=scales,
+                    fc1_expert_weights=fc1,
+                    fc2_expert_weights=fc2,
+                    output_dtype=bf16,
+                    input_sf=None,
+                    quant_scales=None,
+                    swiglu_alpha=None,
+                    swiglu_beta=None,
+                    swiglu_limit=None,
+                    ep_size=self.ep_size,
+                    ep_rank=0,
+                    tp_size=self.tp_size,
+                    tp_rank=0,
+                    tune_max_num_tokens=self.tune_max_num_tokens,
+                    activation_type=ActivationType.Swiglu,
+                    enable_alltoall=self.enable_alltoall,
+                    use_fused_finalize=self.use_fused_finalize,
+                )[0]
+
+            return BoundCall(launch, reference=lambda: gated_moe(x, ids, scales, fc1, fc2))
 
         return bind
 

@@ -3,8 +3,8 @@
 Pure search: what is timed, and how, belongs to the callable that it is given. See docs/search.md for where the time of
 an exhaustive search goes and for the measurements behind the numbers of ``Rules``.
 
-1. Look: one launch of every tactic. Only those near the best go on; most of the others are 1.3 to 10 times slower.
-2. Narrow: a short burst of the rest, at least ``narrow_bursts`` launches back to back.
+1. Look: one launch of every tactic. Only those near the best go on; the average tactic takes twice as long.
+2. Narrow: a short burst of the rest (a second look where kernels are short).
 3. Final: bursts over a whole ``cycle`` of the op's inputs, in rounds, forwards and backwards in turn so that a drifting
    clock meets all alike. Within a round only ratios count. Only those whose place still matters go on: the best, the
    one that would be chosen, and those before it in FlashInfer's order that may yet count as equal to the best.
@@ -59,7 +59,7 @@ class Rules:
     least_launches: int = 3
     most_launches: int = 12
     rest: float = 0.25
-    tie: float = 0.006
+    tie: float = 0.004
     noise: float = 0.002
     clear: float = 2.0
     most_rounds: int = 10
@@ -178,10 +178,12 @@ def _final(racers: _Field, shape: _Shape, rules: Rules, rest: float) -> RaceResu
 def _result(
     racers: _Field, scores: Mapping[Any, float], rounds: Sequence[Mapping[Any, float]], rules: Rules
 ) -> RaceResult:
+    scores = {tactic: score for tactic, score in scores.items() if tactic not in racers.errors}
     tied = _tied(scores, rules)
     behind = [score for tactic, score in scores.items() if tactic not in tied]
+    fallback = min(racers.times, key=lambda tactic: racers.times[tactic], default=None)  # every finalist failed
     return RaceResult(
-        winner=tied[0] if tied else None,
+        winner=tied[0] if tied else fallback,
         times=racers.times,
         errors=racers.errors,
         tied=tied,

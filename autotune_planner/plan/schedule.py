@@ -1,0 +1,71 @@
+"""In which order units are tuned, and on how many GPUs: shards, longest first. Pure arithmetic on a forecast."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+
+from autotune_planner.plan.forecast import UnitForecast
+from autotune_planner.plan.plan import WorkUnit
+from autotune_planner.values import dataclass
+
+_SHARDS_PER_GPU = 4  # so that the last shard is short beside the whole
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Units of one custom op and one call, largest bucket first, tuned one after another on one GPU."""
+
+    units: tuple[WorkUnit, ...]
+    seconds: float
+
+
+def shards(forecasts: Sequence[UnitForecast], gpus: int) -> tuple[Shard, ...]:
+    """The work in shards, longest first. A shard keeps one call's tensors; one that is long is cut.
+
+    No shard is longer than a quarter of one GPU's fair share, unless it is a single unit.
+    """
+    limit = sum(found.seconds for found in forecasts) / (_SHARDS_PER_GPU * gpus)
+    groups: dict[tuple[object, str], list[UnitForecast]] = {}
+    for found in forecasts:
+        groups.setdefault((found.unit.call, found.unit.custom_op), []).append(found)
+    cut = [piece for group in groups.values() for piece in _cut(group, limit)]
+    made = [Shard(tuple(f.unit for f in piece), sum(f.seconds for f in piece)) for piece in cut]
+    return tuple(sorted(made, key=lambda shard: -shard.seconds))
+
+
+def makespan(shard_seconds: Iterable[float], gpus: int) -> float:
+    """Seconds until the last GPU is done, each taking the next shard when it is free."""
+    free = [0.0] * gpus
+    for seconds in shard_seconds:
+        heapq.heappush(free, heapq.heappop(free) + seconds)
+    return max(free)
+
+
+def within_budget(
+    forecasts: Sequence[UnitForecast], values: Mapping[WorkUnit, float], seconds: float, gpus: int
+) -> tuple[tuple[UnitForecast, ...], tuple[UnitForecast, ...]]:
+    """(kept, left out) under a time budget: the most valuable per second first, until ``gpus`` times it is spent.
+
+    Both come in the order of ``forecasts``. Nothing is worth a negative amount; units of no value come last.
+    """
+    ranked = sorted(forecasts, key=lambda found: (-values.get(found.unit, 0.0) / found.seconds, found.unit.id))
+    left, kept = seconds * gpus, set()
+    for found in ranked:
+        if found.seconds <= left:
+            left -= found.seconds
+            kept.add(found.unit)
+    inside = tuple(found for found in forecasts if found.unit in kept)
+    return inside, tuple(found for found in forecasts if found.unit not in kept)
+
+
+def _cut(group: Sequence[UnitForecast], limit: float) -> Iterable[list[UnitForecast]]:
+    """Runs of a group, none longer than ``limit`` but for single units."""
+    piece: list[UnitForecast] = []
+    for found in sorted(group, key=lambda found: -found.unit.bucket):
+        if piece and sum(f.seconds for f in piece) + found.seconds > limit:
+            yield piece
+            piece = []
+        piece.append(found)
+    if piece:
+        yield piece

@@ -1,0 +1,99 @@
+"""Tactics that crashed, hung, ran out of memory or computed nonsense: named, kept apart, and never run again here.
+
+The file is a FlashInfer blocklist (``FLASHINFER_TACTICS_BLOCKLIST`` takes it as it is): a tactic is blocked for its op
+and runner, whatever the shape. Beside that, ``details`` say where each was met.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from autotune_planner.values import dataclass
+
+FILE = "quarantine.json"
+
+Fault = Literal["crash", "hang", "out of memory", "not finite", "wrong result"]
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """One tactic (an integer, or a list as JSON has it) and where it failed; ``bucket`` in tokens."""
+
+    custom_op: str
+    runner: str
+    tactic: Any
+    fault: Fault
+    reason: str
+    bucket: int
+    shape: str
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What is blocked: the op, its runner, the tactic."""
+        return self.custom_op, self.runner, json.dumps(self.tactic)
+
+    def __str__(self) -> str:
+        return f"{self.custom_op} tactic {self.tactic} at M = {self.bucket} ({self.shape}): {self.fault}, {self.reason}"
+
+
+class Quarantine:
+    """The quarantine of one target directory in one environment: a file of another environment is begun anew."""
+
+    def __init__(self, path: Path, metadata: Mapping[str, str]) -> None:
+        self.path = path
+        self._metadata = dict(metadata)
+        self._items = self._read()
+
+    @property
+    def items(self) -> tuple[Quarantined, ...]:
+        return tuple(self._items.values())
+
+    def of(self, custom_op: str) -> tuple[Quarantined, ...]:
+        """What an op must not run."""
+        return tuple(item for item in self.items if item.custom_op == custom_op)
+
+    def add(self, items: Iterable[Quarantined]) -> None:
+        """Add and write at once: on return a kill loses nothing."""
+        new = {item.place: item for item in items if item.place not in self._items}
+        if new:
+            self._items.update(new)
+            self._write()
+
+    def clear(self) -> None:
+        """Try everything again (``--fresh``)."""
+        self._items = {}
+        self.path.unlink(missing_ok=True)
+
+    def _read(self) -> dict[tuple[str, str, str], Quarantined]:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            stamped = content["_metadata"]
+            if all(stamped.get(name) == value for name, value in self._metadata.items()):
+                found = [Quarantined(**details) for details in content["details"]]
+                return {item.place: item for item in found}
+        return {}
+
+    def _write(self) -> None:
+        blocked: dict[str, list[Any]] = {}
+        for item in self.items:
+            blocked.setdefault(f"{item.custom_op}::{item.runner}", []).append(item.tactic)
+        stamp = {**self._metadata, "generated_at": datetime.now(timezone.utc).isoformat(), "generator_version": "1.0"}
+        content = {
+            "_metadata": stamp,
+            "invalid_tactics": blocked,
+            "details": [
+                {name: getattr(item, name) for name in Quarantined.__dataclass_fields__} for item in self.items
+            ],
+        }
+        new = self.path.with_name(f".{self.path.name}.new")
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self.path)

@@ -1,0 +1,295 @@
+"""Compare the search strategies on this machine's GPU, one process, strategies in turn, compiling excluded.
+
+    python benchmarks/search_strategies.py moe --out RESULT.json
+    python benchmarks/search_strategies.py bmm_fp8 --out RESULT.json
+
+``moe``: bf16 MoE of Qwen3-30B-A3B, TP 1 (42 profiles). ``bmm_fp8``: the four linears of Llama-3.1-8B FP8, TP 1 (84).
+Every run of a strategy starts with a fresh tuner. The oracle times every tactic of every profile 64 times, interleaved.
+Where a kernel is short, or single launches depend on what ran before, the contenders are timed again in bursts after a
+warm launch, with rests so that the power limit does not lower the clock, and the bursts' medians count. Regret of a
+pick: its oracle time over the oracle's least, less 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune_planner.ops.base import OpCall
+from autotune_planner.ops.bmm_fp8 import BmmFp8
+from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
+from autotune_planner.tuning import flashinfer_internals as internals
+from autotune_planner.tuning.contexts import tuning_contexts
+from autotune_planner.tuning.race import RaceResult, Stopwatch, interleaved, race
+
+LARGEST = 8192
+RUNS = 3
+SINGLES = 64
+CONTENDER_RATIO = {True: 1.06, False: 1.25}  # with a cycle; without, single launches depend on what ran before
+CONTENDER_MS = 0.002
+SHORT_MS = 0.175
+BURSTS = 36
+REST = 0.5  # of the busy time
+BURST_MS = 0.15  # of an op without a cycle; 4 to 16 launches
+CHUNK = 192  # launches queued at once
+
+QWEN3_MOE = CutlassFusedMoe(
+    num_experts=128,
+    local_experts=128,
+    hidden_size=2048,
+    intermediate_size=768,
+    top_k=8,
+    tp_size=1,
+    ep_size=1,
+    tune_max_num_tokens=LARGEST,
+)
+LLAMA_LINEARS = (
+    BmmFp8(n=6144, k=4096),
+    BmmFp8(n=4096, k=4096),
+    BmmFp8(n=28672, k=4096),
+    BmmFp8(n=4096, k=14336),
+)
+CALLS: dict[str, tuple[OpCall, ...]] = {"moe": (QWEN3_MOE,), "bmm_fp8": LLAMA_LINEARS}
+
+Picks = dict[str, Any]  # profile -> tactic
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("op", choices=sorted(CALLS))
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    bench = Bench(CALLS[options.op])
+    runs = bench.alternate(RUNS)
+    oracle = bench.oracle()
+    result = summary(runs, oracle)
+    result |= {"op": options.op, "device": device(), "runs": runs, "oracle": oracle}
+    options.out.write_text(json.dumps(rounded(result), separators=(",", ":")) + "\n", encoding="utf-8")
+    print(json.dumps(rounded(summary(runs, oracle)), indent=1))
+
+
+class Bench:
+    """The calls of one op family with their tensors, ready to be tuned."""
+
+    def __init__(self, calls: Sequence[OpCall]) -> None:
+        internals.import_flashinfer(quiet=True)
+        self._launches = {call.label: call.prepare("cuda")(LARGEST) for call in calls}
+        self.stock(warm_up=True)
+        self.race(warm_up=True)
+
+    def alternate(self, runs: int) -> list[dict[str, Any]]:
+        return [run() for _ in range(runs) for run in (self.stock, self.race)]
+
+    def stock(self, *, warm_up: bool = False) -> dict[str, Any]:
+        seconds, picks, _ = self._tune(None, (1, LARGEST) if warm_up else None)
+        return {"strategy": "stock", "seconds": seconds, "picks": picks}
+
+    def race(self, *, search: internals.Search = race, warm_up: bool = False) -> dict[str, Any]:
+        seconds, picks, raced = self._tune(search, (1, LARGEST) if warm_up else None)
+        return {
+            "strategy": "race",
+            "seconds": seconds,
+            "picks": picks,
+            "launches": sum(one.result.launches for one in raced),
+            "kernel_ms": sum(one.result.busy_ms for one in raced),
+            "search_seconds": sum(one.seconds for one in raced),
+            "profiles": {
+                profile(label, one.custom_op, one.shapes): {
+                    "tied": [one.tactics[place] for place in one.result.tied],
+                    "spread": one.result.spread,
+                    "margin": one.result.margin,
+                    "rounds": one.result.rounds,
+                    "ms": one.result.busy_ms,
+                    "us": 1e3 * one.result.times[one.result.winner],
+                }
+                for label, one in zip(self._labels(raced), raced, strict=True)
+            },
+        }
+
+    def oracle(self) -> dict[str, Any]:
+        """Profile -> tactic -> [mean us of single launches, median us in bursts or None, their standard deviation]."""
+        tables: list[OracleTable] = []
+
+        def search(places: Sequence[int], stopwatch: Stopwatch, *, cycle: int) -> RaceResult:
+            tables.append(measure(places, stopwatch, cycle))
+            return tables[-1].as_result()
+
+        _, _, raced = self._tune(search, None)
+        return {
+            profile(label, one.custom_op, one.shapes): {
+                str(one.tactics[place]): row for place, row in table.rows().items()
+            }
+            for label, one, table in zip(self._labels(raced), raced, tables, strict=True)
+        }
+
+    def _labels(self, raced: Sequence[internals.Raced]) -> list[str]:
+        """The call of each raced profile: calls are tuned one after another, each with equally many profiles."""
+        return [label for label in self._launches for _ in range(len(raced) // len(self._launches))]
+
+    def _tune(
+        self, search: internals.Search | None, buckets: tuple[int, ...] | None
+    ) -> tuple[float, Picks, list[internals.Raced]]:
+        import torch
+        from flashinfer.autotuner import autotune
+
+        raced: list[internals.Raced] = []
+        picks: Picks = {}
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for label, launch in self._launches.items():
+            with internals.fresh_tuner() as tuner, internals.silenced(), tuning_contexts(None):
+                if buckets is None:
+                    raced += tuned(launch, search)
+                else:
+                    with autotune(True, tuning_buckets=buckets, round_up=True):
+                        tuned(launch, search)
+                picks |= {
+                    profile(label, key.custom_op, key.nearest_profile): value[0]
+                    for key, value in tuner.profiling_cache.items()
+                }
+        torch.cuda.synchronize()
+        return time.perf_counter() - started, picks, raced
+
+
+def tuned(launch: Callable[[], Any], search: internals.Search | None) -> list[internals.Raced]:
+    if search is None:
+        launch()
+        return []
+    with internals.racing(search) as raced:
+        launch()
+    return raced
+
+
+def profile(label: str, custom_op: str, shapes: Sequence[Sequence[int]]) -> str:
+    """Name of a profile: call, custom op, M."""
+    return f"{label} {custom_op.split('::')[-1]} M={shapes[0][-2]}"
+
+
+@dataclass(frozen=True)
+class OracleTable:
+    """Milliseconds per launch: ``singles`` of every tactic, ``bursts`` of the contenders."""
+
+    singles: dict[int, list[float]]
+    bursts: dict[int, list[float]]
+    errors: dict[int, Exception]
+
+    def rows(self) -> dict[int, list[float | None]]:
+        return {
+            place: [
+                1e3 * statistics.fmean(values),
+                1e3 * statistics.median(self.bursts[place]) if place in self.bursts else None,
+                1e3 * statistics.stdev(self.bursts[place]) if place in self.bursts else None,
+            ]
+            for place, values in self.singles.items()
+        }
+
+    def as_result(self) -> RaceResult:
+        times = {place: statistics.fmean(self.bursts.get(place, values)) for place, values in self.singles.items()}
+        winner = min(self.bursts or times, key=lambda place: times[place])
+        return RaceResult(winner, times, self.errors, (winner,), None, None, 0, 0.0, 0)
+
+
+def measure(places: Sequence[int], stopwatch: Stopwatch, cycle: int) -> OracleTable:
+    """Time one profile at length. A sample of a contender is one burst: 64 of 16 launches, or 128 of 4 long ones."""
+    first = dict(zip(places, stopwatch(places, 1), strict=True))
+    errors = {place: value for place, value in first.items() if isinstance(value, Exception)}
+    running = [place for place in places if place not in errors]
+    singles = sampled(running, stopwatch, launches=1, samples=SINGLES, rest=0.0)
+    means = {place: statistics.fmean(values) for place, values in singles.items()}
+    best = min(means.values())
+    if cycle > 1 and best >= SHORT_MS:
+        return OracleTable(singles, {}, errors)
+    limit = best * CONTENDER_RATIO[cycle > 1] + CONTENDER_MS
+    contenders = [place for place in running if means[place] <= limit]
+    launches = cycle if cycle > 1 else min(16, max(4, round(BURST_MS / best)))
+    bursts = sampled(contenders, stopwatch, launches=launches, samples=BURSTS, rest=REST)
+    return OracleTable(singles, bursts, errors)
+
+
+def sampled(
+    places: Sequence[int], stopwatch: Stopwatch, *, launches: int, samples: int, rest: float
+) -> dict[int, list[float]]:
+    """Interleaved bursts, ``samples`` of each place; pauses of ``rest`` times the busy time before every few."""
+    values: dict[int, list[float]] = {place: [] for place in places}
+    schedule = interleaved(places, samples)
+    step = max(1, CHUNK // launches)
+    rest_ms = 0.0
+    for start in range(0, len(schedule), step):
+        bursts = schedule[start : start + step]
+        measured = stopwatch(bursts, launches, warm=1 if launches > 1 else 0, rest_ms=rest_ms)
+        for place, value in zip(bursts, measured, strict=True):
+            assert not isinstance(value, Exception)
+            values[place].append(value)
+        rest_ms = rest * launches * sum(values[place][-1] for place in bursts)
+    return values
+
+
+def summary(runs: Sequence[dict[str, Any]], oracle: dict[str, Any]) -> dict[str, Any]:
+    by_strategy = {name: [run for run in runs if run["strategy"] == name] for name in ("stock", "race")}
+    seconds = {name: [run["seconds"] for run in chosen] for name, chosen in by_strategy.items()}
+    return {
+        "seconds": seconds,
+        "speedup_of_medians": statistics.median(seconds["stock"]) / statistics.median(seconds["race"]),
+        "regret_percent": {
+            name: [regret(run["picks"], oracle) for run in chosen] for name, chosen in by_strategy.items()
+        },
+        "differing_picks": {
+            name: [differing(a["picks"], b["picks"], oracle) for a, b in itertools.combinations(chosen, 2)]
+            for name, chosen in by_strategy.items()
+        },
+    }
+
+
+def truth(row: dict[str, Any]) -> dict[str, float]:
+    """Tactic -> microseconds: bursts where there are any, the other tactics' singles brought to their scale."""
+    ratios = [burst / single for single, burst, _ in row.values() if burst is not None]
+    scale = statistics.median(ratios) if ratios else 1.0
+    return {tactic: burst if burst is not None else single * scale for tactic, (single, burst, _) in row.items()}
+
+
+def regret(picks: Picks, oracle: dict[str, Any]) -> dict[str, float]:
+    values = {}
+    for name, row in oracle.items():
+        times = truth(row)
+        values[name] = 100 * (times[str(picks[name])] / min(times.values()) - 1)
+    ordered = sorted(values.values())
+    return {
+        "median": statistics.median(ordered),
+        "p90": ordered[int(0.9 * (len(ordered) - 1))],
+        "worst": ordered[-1],
+        "worst_at": max(values, key=lambda name: values[name]),  # type: ignore[dict-item]
+    }
+
+
+def differing(a: Picks, b: Picks, oracle: dict[str, Any]) -> dict[str, Any]:
+    names = [name for name in oracle if a[name] != b[name]]
+    apart = {}
+    for name in names:
+        times = truth(oracle[name])
+        apart[name] = 100 * abs(times[str(a[name])] / times[str(b[name])] - 1)
+    return {"count": len(names), "of": len(oracle), "furthest_percent": max(apart.values(), default=0.0), "at": apart}
+
+
+def device() -> dict[str, Any]:
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, **internals.collect_metadata()}
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+if __name__ == "__main__":
+    main()
