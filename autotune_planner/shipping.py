@@ -39,6 +39,10 @@ def make_bundle(plan: Plan, deployment: Path, cache_dir: str | None) -> Bundle:
 
     ``CacheFileError`` where a rank has no file that its server would take.
     """
+    if plan.resolved.no_autotune_reason:
+        raise CacheFileError(
+            f"the server reads no cache: {plan.resolved.no_autotune_reason}", code="no-cache", where=str(deployment)
+        )
     place = pipeline.place_of(plan, cache_dir=cache_dir, flashinfer_version=_pinned(plan))
     target = pipeline.target_of(plan, cache_dir=cache_dir, flashinfer_version=_pinned(plan))
     files = {name: _rank_content(target.directory / name, deployment) for name in target.files}

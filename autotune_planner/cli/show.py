@@ -100,7 +100,7 @@ def _print(contents: Iterator[Content], *, json: bool, csv: bool) -> None:
     from autotune_planner.report.heat_map import heat_map
 
     if csv:
-        for line in cache_csv(contents):
+        for line in cache_csv(list(contents)):  # read first: an error comes alone
             print(line)
         return
     console = data_console()

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,11 @@ def test_a_rank_without_a_file(cli, tuned, tmp_path):
     assert (result.code, "rank_tp1_pp0_dp0.json" in result.err) == (5, True)
     assert f"autotune-plan run {file}" in result.err
     assert not (tmp_path / "b.tar.gz").exists()
+
+
+def test_a_server_that_reads_no_cache(cli, deployment, tmp_path):
+    result = cli("bundle", deployment("flags: {disable_flashinfer_autotune: true}\n"), "-o", tmp_path / "b.tar.gz")
+    assert (result.code, "reads no cache" in result.err) == (5, True)
 
 
 def test_ranks_that_differ_or_are_damaged(cli, tuned, tmp_path):
@@ -271,3 +277,30 @@ def test_kubernetes_objects_need_a_deployment_and_an_image(cli, deployment):
     for arguments in (["--image", "i"], ["--for", deployment()]):
         result = cli("install", "b.tar.gz", "--print-k8s", *arguments)
         assert (result.code, "--image IMAGE" in result.err) == (2, True)
+
+
+@pytest.mark.flashinfer
+def test_a_simulated_run_bundled_and_installed(tmp_path):
+    """Nothing stands for this machine here: the stamp of the run is compared with FlashInfer's own."""
+
+    def command(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune_planner", *map(str, arguments), "--json"],
+            cwd=DATA.parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    file = "examples/qwen3-30b-h200-dp8.yaml"
+    command("run", file, "--device", "simulated", "--cache-dir", tmp_path / "tuned")
+    manifest = command("bundle", file, "--cache-dir", tmp_path / "tuned", "-o", tmp_path / "b.tar.gz")
+    # By force, for the GPU that a machine with one has.
+    document = command("install", tmp_path / "b.tar.gz", "--cache-dir", tmp_path / "new", "--force")
+    assert {problem.split(":")[0] for problem in document["forced_over"]} <= {"gpu"}
+    assert set(document["compared"]) >= manifest["metadata"].keys() - {"gpu"}
+    installed, tuned = files_below(tmp_path / "new"), files_below(tmp_path / "tuned")
+    ranks = [name for name in installed if "rank_" in name]
+    assert len(ranks) == 8
+    assert all(installed[name] == tuned[name] for name in ranks)

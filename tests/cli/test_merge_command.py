@@ -27,8 +27,7 @@ def test_into_a_store_and_back(cli, tmp_path):
     assert cli("merge", "-o", tmp_path / "store", RUN_A).code == 0
     assert cli("diff", tmp_path / "store", RUN_A).code == 0
     assert cli("merge", "-o", tmp_path / "back.json", tmp_path / "store").code == 0
-    content, raw = (json.loads(path.read_text()) for path in (tmp_path / "back.json", RUN_A))
-    assert content == {**raw, "_generation": content["_generation"]}
+    assert json.loads((tmp_path / "back.json").read_text()) == json.loads(RUN_A.read_text())
 
 
 def test_contradicting_runs_are_a_table_and_write_nothing(cli, tmp_path):
