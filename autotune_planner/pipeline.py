@@ -24,7 +24,7 @@ from autotune_planner.planning import plan as plan
 from autotune_planner.tuning.devices import SIMULATED, CudaDevice, DeviceKind, cuda_devices, require_flashinfer
 from autotune_planner.tuning.lock import tuning_lock
 from autotune_planner.tuning.pool import Observer
-from autotune_planner.tuning.tune import Tuned, tune
+from autotune_planner.tuning.tune import Options, Tuned, tune
 
 Format = Literal["v1", "v2"]
 
@@ -127,8 +127,8 @@ def run(
     device: DeviceKind,
     devices: Sequence[CudaDevice] | int,
     target: Target,
-    fresh: bool,
     observer: Observer,
+    options: Options,
     formats: Collection[Format] = _SERVER_FORMAT,
 ) -> RunOutcome:
     """Tune a plan and publish one identical file for every rank: all of them or none. ``v2``: also, or only, a store.
@@ -139,7 +139,7 @@ def run(
     publishing.check_writable(target.directory)
     check_same_gpu(target, f"{SIMULATED} {plan.resolved.gpu.name}" if device == "simulated" else plan.resolved.gpu.name)
     with tuning_lock(target.work_dir):
-        tuned = tune(plan, device=device, devices=devices, work_dir=target.work_dir, fresh=fresh, observer=observer)
+        tuned = tune(plan, device=device, devices=devices, work_dir=target.work_dir, observer=observer, options=options)
         ours = merged(entry_of(text, value) for text, value in tuned.entries.items())
         kept, published = _Kept({}, {}), []
         if "v1" in formats:

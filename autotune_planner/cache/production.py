@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from autotune_planner.cache.coverage import STATES, Coverage, State
 from autotune_planner.engines.resolved import Resolved
-from autotune_planner.plan.prefill_batches import PrefillLimits, Request, prefill_batches, requests_of
+from autotune_planner.plan.prefill_batches import batch_tokens
 
 
 def prefill_shares(resolved: Resolved, coverage: Iterable[Coverage]) -> list[dict[State, float] | None]:
@@ -16,30 +16,8 @@ def prefill_shares(resolved: Resolved, coverage: Iterable[Coverage]) -> list[dic
 
     A layer on gathered rows is judged as if every DP rank prefilled a batch of the same size.
     """
-    batches = _batch_tokens(resolved)
+    batches = batch_tokens(resolved)
     return [_share(resolved, found, batches) if batches else None for found in coverage]
-
-
-def _batch_tokens(resolved: Resolved) -> Counter[int]:
-    """Batches of the sample by their tokens, as the server's scheduler forms them within one rank's chunk."""
-    limits = PrefillLimits(
-        chunk=resolved.arguments.chunked_prefill_size,
-        max_tokens=resolved.arguments.max_prefill_tokens,
-        max_requests=resolved.runtime.max_running_requests_per_dp_worker,
-        granule=resolved.extend_attention.chunk_granule,
-    )
-    counts: Counter[int] = Counter()
-    for batch in prefill_batches(_requests(resolved), limits):
-        counts[sum(batch.extend_lens)] += batch.times
-    return counts
-
-
-def _requests(resolved: Resolved) -> Iterator[Request]:
-    traffic = resolved.traffic
-    if traffic.extend_lens is not None:
-        yield from ((length, 0) for length in traffic.extend_lens if length > 0)
-    elif traffic.rows is not None:
-        yield from requests_of(traffic.rows)
 
 
 def _share(resolved: Resolved, coverage: Coverage, batches: Counter[int]) -> dict[State, float] | None:

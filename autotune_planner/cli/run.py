@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
+import re
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,26 @@ class Device(str, Enum):
 
     CUDA = "cuda"
     SIMULATED = "simulated"
+
+
+class Search(str, Enum):
+    """How a tactic is found."""
+
+    RACE = "race"
+    STOCK = "stock"
+
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def _seconds(text: str | None) -> float | None:
+    """``90``, ``90s``, ``5m``, ``1.5h`` in seconds."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)", text)
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"--time-budget takes a time, not {text!r}", code="usage", hint="--time-budget 90s, or 5m")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def _gpu_count(text: str) -> int | None:
@@ -60,6 +81,17 @@ def run(
     formats: Annotated[
         str, typer.Option("--format", help="v1: the server's rank files; v2: FlashInfer's store.", metavar="v1[,v2]")
     ] = "v1",
+    strategy: Annotated[
+        Search, typer.Option("--strategy", help="race: our search; stock: FlashInfer's own loop, untouched.")
+    ] = Search.RACE,
+    time_budget: Annotated[
+        str | None,
+        typer.Option("--time-budget", help="Tune the most valuable buckets within this time.", metavar="5m"),
+    ] = None,
+    events: Annotated[
+        str | None,
+        typer.Option("--events", help="Append what happens to a file, a JSON object a line.", metavar="FILE"),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tuned and written, and end.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run has finished.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
@@ -70,11 +102,20 @@ def run(
     from autotune_planner import pipeline
     from autotune_planner.deployment.load import load_deployment
     from autotune_planner.report.console import data_console, talk_console
+    from autotune_planner.report.events import events_observer
     from autotune_planner.report.plan_view import nothing_to_tune_reason, print_notices
     from autotune_planner.report.progress import progress_observer
     from autotune_planner.report.run_view import dry_run_view, nothing_document, run_document, run_view
+    from autotune_planner.tuning.planted import planted_faults
+    from autotune_planner.tuning.tune import Options
 
     count, place, wanted = _gpu_count(gpus), directory(cache_dir), _formats(formats)
+    options = Options(
+        strategy=strategy.value,
+        fresh=fresh,
+        time_budget=_seconds(time_budget),
+        planted=planted_faults(os.environ),
+    )
     if context.obj is not None:
         raise UsageError("run takes a deployment file, no flags after --", code="usage", hint="autotune-plan run FILE")
     kind: DeviceKind = "simulated" if device is Device.SIMULATED else "cuda"
@@ -94,13 +135,13 @@ def run(
         return
     devices = pipeline.choose_devices(plan, kind, count)
     workers = devices if isinstance(devices, int) else len(devices)
-    with progress_observer(talk, plan, workers) as observer:
+    with progress_observer(talk, plan, workers) as progress, events_observer(events, progress) as observer:
         outcome = pipeline.run(
-            plan, device=kind, devices=devices, target=target, fresh=fresh, observer=observer, formats=wanted
+            plan, device=kind, devices=devices, target=target, observer=observer, options=options, formats=wanted
         )
     if json:
         print(jsonlib.dumps(run_document(plan, outcome, device=kind), indent=2))
     else:
         data_console().print(run_view(plan, outcome, device=kind))
-    if outcome.tuned.failures:
+    if outcome.tuned.failures or outcome.tuned.quarantined:
         raise typer.Exit(ExitCode.PARTIAL)

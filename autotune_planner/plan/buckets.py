@@ -87,3 +87,10 @@ def server_buckets(rows: int, tune_max: int | None) -> tuple[int, ...]:
     if tune_max is not None:
         return hybrid_grid(tune_max)
     return reachable_buckets(rows, None)
+
+
+def size_inside(bucket: int) -> int | None:
+    """A size between the grid size below ``bucket`` and ``bucket``, which that bucket serves; None if there is none."""
+    below = hybrid_grid(bucket)[-2] if bucket > 1 else 0
+    middle = (below + bucket) // 2
+    return middle if below < middle < bucket else None

@@ -33,7 +33,9 @@ def forecast_units(units: Sequence[WorkUnit], gpu: Gpu, strategy: str) -> tuple[
     """Each unit's search with ``strategy`` on ``gpu``; compiling is not in it."""
     table = profiles.table("search")
     figures = profiles.load("gpus", gpu.profile or _UNKNOWN_GPU)
-    return tuple(_unit(unit, figures, table["candidates"], table["strategies"][strategy]) for unit in units)
+    return tuple(
+        _unit(unit, figures, table["runners"][unit.call.runner], table["strategies"][strategy]) for unit in units
+    )
 
 
 def launch_seconds(call: OpCall, custom_op: str, m: int, figures: Mapping[str, Any]) -> float:
@@ -45,9 +47,8 @@ def launch_seconds(call: OpCall, custom_op: str, m: int, figures: Mapping[str, A
 
 
 def _unit(
-    unit: WorkUnit, figures: Mapping[str, Any], candidates: Mapping[str, int], strategy: Mapping[str, float]
+    unit: WorkUnit, figures: Mapping[str, Any], runner: Mapping[str, Any], strategy: Mapping[str, float]
 ) -> UnitForecast:
-    count = candidates[unit.call.runner]
-    launch = launch_seconds(unit.call, unit.custom_op, unit.bucket, figures)
-    seconds = strategy["per_profile"] + count * (strategy["per_candidate"] + strategy["launches"] * launch)
-    return UnitForecast(unit, count, launch, seconds)
+    count, launch = runner["candidates"], launch_seconds(unit.call, unit.custom_op, unit.bucket, figures)
+    each = strategy["per_candidate"] + strategy["launches"] * runner["slowdown"] * launch
+    return UnitForecast(unit, count, launch, strategy["per_profile"] + count * each)

@@ -7,9 +7,11 @@ rest opens the next batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from autotune_planner.deployment.traffic import PromptRow
+from autotune_planner.engines.resolved import Resolved
 from autotune_planner.values import dataclass
 
 Request = tuple[int, int]
@@ -36,6 +38,29 @@ class Batch:
     extend_lens: tuple[int, ...]
     after_prefix: bool = False
     times: int = 1
+
+
+def batch_tokens(resolved: Resolved) -> Counter[int]:
+    """Batches of the sample by their tokens, as the server's scheduler forms them within one rank's chunk;
+    empty without traffic."""
+    limits = PrefillLimits(
+        chunk=resolved.arguments.chunked_prefill_size,
+        max_tokens=resolved.arguments.max_prefill_tokens,
+        max_requests=resolved.runtime.max_running_requests_per_dp_worker,
+        granule=resolved.extend_attention.chunk_granule,
+    )
+    counts: Counter[int] = Counter()
+    for batch in prefill_batches(_requests(resolved), limits):
+        counts[sum(batch.extend_lens)] += batch.times
+    return counts
+
+
+def _requests(resolved: Resolved) -> Iterator[Request]:
+    traffic = resolved.traffic
+    if traffic.extend_lens is not None:
+        yield from ((length, 0) for length in traffic.extend_lens if length > 0)
+    elif traffic.rows is not None:
+        yield from requests_of(traffic.rows)
 
 
 def requests_of(rows: Sequence[PromptRow]) -> Iterator[Request]:

@@ -12,9 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from autotune_planner.plan.plan import Plan, WorkUnit
 from autotune_planner.tuning.messages import (
     Event,
+    Forecast,
     ModuleBuilding,
     ModuleProgress,
     ModuleReady,
+    Note,
+    TacticQuarantined,
     UnitFinished,
     UnitStarted,
     WorkerLost,
@@ -48,6 +51,13 @@ def _common_line(event: Event) -> str | None:
     if isinstance(event, WorkerLost):
         during = f" while it tuned {_unit_text(event.unit)}" if event.unit else " while it started"
         return f"worker {event.worker} ended{during}: {event.reason}"
+    if isinstance(event, TacticQuarantined):
+        return f"quarantined: {event.item}"
+    if isinstance(event, Forecast):
+        tactics = f"{event.candidates} tactics of {event.profiles} profiles"
+        return f"forecast: {event.seconds:.0f} s for {tactics}, without compiling and start-up"
+    if isinstance(event, Note):
+        return event.text
     if isinstance(event, UnitFinished) and event.result.failure:
         return f"not tuned: {_unit_text(event.result.unit)}: {event.result.failure}"
     return None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from statistics import geometric_mean
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
 from autotune_planner.pipeline import Format, RunOutcome, Target
-from autotune_planner.plan.plan import Plan
+from autotune_planner.plan.plan import Plan, WorkUnit
 from autotune_planner.tuning.messages import UnitResult
+from autotune_planner.tuning.quarantine import FILE as QUARANTINE
 
 SCHEMA = "autotune-plan/run@1"
 
@@ -29,9 +32,15 @@ def run_document(plan: Plan, outcome: RunOutcome, *, device: str) -> dict[str, A
         "kept_entries": outcome.kept,
         "resumed_units": tuned.resumed,
         "build_seconds": round(tuned.build_seconds, 3),
+        "strategy": tuned.strategy,
         "tuning_seconds": round(tuned.tuning_seconds, 3),
+        "forecast_seconds": round(tuned.forecast_seconds, 3),
+        "device_seconds": tuned.device_seconds,
         "metadata": dict(tuned.metadata),
         "skipped_tactics": [_unit(result) | {"tactics": list(result.skipped)} for result in _skipping(outcome)],
+        "quarantined": [asdict(item) for item in tuned.quarantined],
+        "left_out": [_work(unit) for unit in tuned.left_out],
+        "gains": [_work(result.unit) | gain for result in tuned.results if (gain := _gain(result))],
         "failures": [_unit(result) | {"reason": result.failure} for result in tuned.failures],
     }
 
@@ -42,6 +51,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     count = len(plan.units)
     lines = [
         Text(f"{len(tuned.entries)} of {count} profiles are tuned, in {tuned.tuning_seconds:.1f} s{_apart(outcome)}"),
+        *([Text(gains)] if (gains := _gains(tuned.results)) else []),
         *_published(outcome),
     ]
     if outcome.kept:
@@ -50,6 +60,13 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     if skipped:
         units = len(_skipping(outcome))
         lines.append(Text(f"FlashInfer rejected {skipped} tactics in {units} profiles; they were skipped (--json)"))
+    if tuned.quarantined:
+        lines.append(
+            Text(f"Quarantined, in {outcome.target.work_dir / QUARANTINE}; FlashInfer takes it as a blocklist:")
+        )
+        lines += [Text(f"  {item}") for item in tuned.quarantined]
+    if tuned.left_out:
+        lines.append(Text(f"Left out by the time budget, least valuable first to go: {_listed(tuned.left_out)}"))
     if tuned.failures:
         count = len(tuned.failures)
         lines.append(
@@ -62,6 +79,14 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     if device == "simulated":
         lines.append(Text("Simulated device: timings come from a cost model; no server will load these files"))
     return Group(*lines)
+
+
+def _listed(units: Sequence[WorkUnit]) -> str:
+    """By op and shape: ``op shape M=1, 2, 4``."""
+    sizes: dict[str, list[int]] = {}
+    for unit in units:
+        sizes.setdefault(f"{unit.custom_op} {unit.call.label}", []).append(unit.bucket)
+    return "; ".join(f"{name} M={', '.join(map(str, sorted(buckets)))}" for name, buckets in sizes.items())
 
 
 def _published(outcome: RunOutcome) -> list[Text]:
@@ -97,7 +122,7 @@ def _rank_files(count: int) -> str:
 
 def _apart(outcome: RunOutcome) -> str:
     tuned = outcome.tuned
-    notes = []
+    notes = [f"forecast {tuned.forecast_seconds:.1f} s"] if tuned.forecast_seconds else []
     if tuned.resumed:
         notes.append(f"{tuned.resumed} finished earlier")
     if tuned.build_seconds:
@@ -109,6 +134,31 @@ def _skipping(outcome: RunOutcome) -> Sequence[UnitResult]:
     return [result for result in outcome.tuned.results if result.skipped]
 
 
+def _gain(result: UnitResult) -> dict[str, Any] | None:
+    """Time of the pick and of the default, in microseconds a launch; None where the search did not measure both."""
+    search = result.search
+    if search is None:
+        return None
+    pick, fallback = search.us_of(search.pick), search.us_of(-1)
+    if pick is None or fallback is None:
+        return None
+    return {"tactic": search.pick, "us": pick, "fallback_us": fallback, "gain": fallback / pick}
+
+
+def _gains(results: Sequence[UnitResult]) -> str | None:
+    """Range and geometric mean of the gains over the default."""
+    gains = sorted(gain["gain"] for result in results if (gain := _gain(result)))
+    if not gains:
+        return None
+    return (
+        f"Over the untuned default: {geometric_mean(gains):.2f} times faster in the geometric mean, "
+        f"{gains[0]:.2f} to {gains[-1]:.2f}"
+    )
+
+
 def _unit(result: UnitResult) -> dict[str, Any]:
-    unit = result.unit
+    return _work(result.unit)
+
+
+def _work(unit: WorkUnit) -> dict[str, Any]:
     return {"custom_op": unit.custom_op, "shape": unit.call.label, "bucket": unit.bucket}

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -142,7 +142,9 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
     def capability_of(*_: Any) -> tuple[int, int]:
         return capability
 
-    def profile(self: Any, runner: Any, inputs: Any, tactic: Any, *_: Any, **kwargs: Any) -> float:
+    def profile(
+        self: Any, runner: Any, inputs: Any, tactic: Any, tuning_config: Any = None, *_: Any, **kwargs: Any
+    ) -> float:
         shapes = self._get_input_sizes(inputs)
         gemm, top_k = int(kwargs.get("gemm_idx", 0)), int(getattr(runner, "top_k", 1))
         return timer(type(runner).__name__, shapes, tactic, gemm, top_k, kwargs.get("launches"))
@@ -475,3 +477,97 @@ def _borrowed_timer(timer: Callable[..., float], tactics: Sequence[Any]) -> Stop
         return times
 
     return measure
+
+
+@dataclass(frozen=True)
+class TimedTactic:
+    """One answer of FlashInfer's own timer, in milliseconds; None where the tactic raised."""
+
+    runner: str
+    tactic: Any
+    ms: float | None
+
+
+@contextlib.contextmanager
+def watched_tactics(
+    before: Callable[[str, Any], None] | None = None, on_no_memory: Callable[[str, Any], None] | None = None
+) -> Iterator[list[TimedTactic]]:
+    """List what FlashInfer's own loop times, which goes on as ever. ``before`` hears of each tactic ahead of it.
+
+    With ``on_no_memory`` a tactic that runs out of memory is told of and skipped, where FlashInfer would give the whole
+    profile up.
+    """
+    import torch
+    from flashinfer.autotuner import AutoTuner
+
+    profile = vars(AutoTuner).get("_profile_single_kernel")
+    timed: list[TimedTactic] = []
+
+    def watched(self: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **kwargs: Any) -> float:
+        name = type(runner).__name__
+        if before is not None:
+            before(name, tactic)
+        try:
+            ms = float(profile(self, runner, inputs, tactic, *args, **kwargs))
+        except (torch.cuda.OutOfMemoryError, MemoryError) as error:
+            timed.append(TimedTactic(name, tactic, None))
+            if on_no_memory is None:
+                raise
+            on_no_memory(name, tactic)
+            raise RuntimeError("out of memory") from error
+        except Exception:
+            timed.append(TimedTactic(name, tactic, None))
+            raise
+        timed.append(TimedTactic(name, tactic, ms))
+        return ms
+
+    with _patched() as patch:
+        patch(AutoTuner, "_profile_single_kernel", watched)
+        yield timed
+
+
+def block_tactics(tuner: Any, custom_op: str, blocked: Iterable[tuple[str, Any]]) -> None:
+    """Add (runner, tactic) pairs to the tuner's blocklist, beside those of ``FLASHINFER_TACTICS_BLOCKLIST``."""
+    from flashinfer.autotuner import _tactic_to_json_hashable
+
+    for runner, tactic in blocked:
+        tuner._blocklist._invalid.setdefault(f"{custom_op}::{runner}", set()).add(_tactic_to_json_hashable(tactic))
+
+
+@contextlib.contextmanager
+def launches_watched(before: Callable[[Any], Callable[[Any], Any] | None], *, on_gpu: bool) -> Iterator[None]:
+    """Call ``before(tactic)`` ahead of each launch of a tactic; what it returns, if anything, changes the output.
+
+    On a GPU that is each call of a runner. The simulated device calls none: there it is each question to its timer.
+    """
+    from flashinfer.autotuner import AutoTuner, TunableRunner
+
+    if on_gpu:
+        owner, name = TunableRunner, "__call__"
+    else:
+        owner, name = AutoTuner, "_profile_single_kernel"
+    original = vars(owner)[name]
+
+    def launched(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        change = before(kwargs.get("tactic", -1))
+        output = original(self, inputs, *args, **kwargs)
+        return output if change is None else change(output)
+
+    def asked(self: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **kwargs: Any) -> Any:
+        before(tactic)
+        return original(self, runner, inputs, tactic, *args, **kwargs)
+
+    with _patched() as patch:
+        patch(owner, name, launched if on_gpu else asked)
+        yield
+
+
+def context_lost() -> bool:
+    """Whether the CUDA context of this process is beyond use, as after an illegal access."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from autotune_planner.deployment.model import Gpu
 from autotune_planner.ops.base import JitModule
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning.devices import DeviceKind
+from autotune_planner.tuning.planted import PlantedFault
+from autotune_planner.tuning.quarantine import Quarantined
+
+Strategy = Literal["race", "stock"]
+
+Blocked = tuple[str, Any]
+"""A tactic that must not run: runner class and tactic, of the op of the unit that it comes with."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class WorkerSpec:
     gpu: Gpu
     seed: int
     log_path: str
+    planted: tuple[PlantedFault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -31,14 +39,21 @@ class BuildModules:
 
 @dataclass(frozen=True)
 class TuneUnit:
+    """``careful``: FlashInfer's own loop, which waits for each tactic, and word of each before it runs: what a tactic
+    that kills the process needs to be named."""
+
     unit: WorkUnit
+    strategy: Strategy
+    blocked: tuple[Blocked, ...] = ()
+    careful: bool = False
 
 
 @dataclass(frozen=True)
 class WorkerReady:
-    """``metadata`` is FlashInfer's environment stamp of the worker."""
+    """``metadata`` is FlashInfer's environment stamp of the worker; ``obstacle`` why it cannot race, None if it can."""
 
     metadata: Mapping[str, str]
+    obstacle: str | None
 
 
 @dataclass(frozen=True)
@@ -72,12 +87,53 @@ class ModulesReady:
 
 
 @dataclass(frozen=True)
+class TacticStarted:
+    """A careful unit is about to run this tactic."""
+
+    runner: str
+    tactic: Any
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Time of one launch in microseconds, as last measured."""
+
+    tactic: Any
+    us: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was measured of one profile.
+
+    ``strategy`` is what chose: "careful" is FlashInfer's loop after a crash. ``candidates`` come fastest first and
+    include the default (-1) unless it failed. ``spread`` is the standard deviation of one final round as a ratio,
+    ``tied`` how many counted as equal to the best, ``launches`` what was timed; None where the strategy does not say.
+    """
+
+    strategy: Literal["race", "stock", "careful"]
+    pick: Any
+    candidates: tuple[Candidate, ...]
+    spread: float | None = None
+    tied: int | None = None
+    launches: int | None = None
+
+    def us_of(self, tactic: Any) -> float | None:
+        return next((found.us for found in self.candidates if found.tactic == tactic), None)
+
+    @property
+    def runner_up(self) -> Candidate | None:
+        return next((found for found in self.candidates if found.tactic != self.pick), None)
+
+
+@dataclass(frozen=True)
 class UnitResult:
     """One finished unit.
 
     ``entries`` are FlashInfer's own v1 entries, key text -> [runner, tactic, policy]; empty when ``failure`` says why.
-    ``skipped`` are tactics that FlashInfer rejected with an ordinary error. ``seconds`` is wall time,
-    ``device_seconds`` the simulated device's own clock (None on a GPU).
+    ``skipped`` are tactics that FlashInfer rejected with an ordinary error, ``quarantined`` those that did worse.
+    ``seconds`` is wall time, ``device_seconds`` the simulated device's own clock (None on a GPU), ``gpu`` the GPU's
+    state after it (None on the simulated device and without NVML).
     """
 
     unit: WorkUnit
@@ -86,6 +142,9 @@ class UnitResult:
     seconds: float
     device_seconds: float | None
     failure: str | None = None
+    search: Search | None = None
+    quarantined: tuple[Quarantined, ...] = ()
+    gpu: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +168,38 @@ class WorkerLost:
     reason: str
 
 
+@dataclass(frozen=True)
+class TacticQuarantined:
+    worker: int
+    item: Quarantined
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is about to be tuned: profiles, tactics of all of them, and wall seconds without compiling."""
+
+    profiles: int
+    candidates: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that the operator should know of this run."""
+
+    text: str
+
+
 ToWorker = BuildModules | TuneUnit | None
-FromWorker = WorkerReady | ModuleBuilding | ModuleReady | ModulesReady | UnitResult
-Event = ModuleBuilding | ModuleProgress | ModuleReady | UnitStarted | UnitFinished | WorkerLost
+FromWorker = WorkerReady | ModuleBuilding | ModuleReady | ModulesReady | TacticStarted | UnitResult
+Event = (
+    ModuleBuilding
+    | ModuleProgress
+    | ModuleReady
+    | UnitStarted
+    | UnitFinished
+    | WorkerLost
+    | TacticQuarantined
+    | Forecast
+    | Note
+)

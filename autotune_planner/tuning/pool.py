@@ -1,4 +1,4 @@
-"""One worker process per GPU, fed with work units until none is left."""
+"""One worker process per GPU, fed with shards of work units until none is left; a lost or hung one is replaced."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from autotune_planner.errors import NotPossibleHereError
 from autotune_planner.ops.base import JitModule
 from autotune_planner.plan.plan import WorkUnit
+from autotune_planner.plan.schedule import Shard
 from autotune_planner.tuning import worker
+from autotune_planner.tuning.attempts import Attempt, Loss
 from autotune_planner.tuning.messages import (
     BuildModules,
     Event,
@@ -21,6 +25,9 @@ from autotune_planner.tuning.messages import (
     ModuleProgress,
     ModuleReady,
     ModulesReady,
+    Strategy,
+    TacticQuarantined,
+    TacticStarted,
     ToWorker,
     TuneUnit,
     UnitFinished,
@@ -30,6 +37,7 @@ from autotune_planner.tuning.messages import (
     WorkerReady,
     WorkerSpec,
 )
+from autotune_planner.tuning.quarantine import Quarantine
 
 Observer = Callable[[Event], None]
 
@@ -38,13 +46,28 @@ _STOP_SECONDS = 10.0
 _BUILD_POLL_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class Watchdog:
+    """How long a unit, and a tactic that runs by itself, may take before its worker is killed. Seconds.
+
+    A unit may take ``times`` its forecast, and ``unit_floor`` in any case; a process's first one also loads modules.
+    """
+
+    times: float = 20.0
+    unit_floor: float = 60.0
+    first_unit: float = 120.0
+    tactic: float = 30.0
+
+    def of_unit(self, forecast: float, *, first: bool) -> float:
+        return max(self.times * forecast, self.unit_floor) + (self.first_unit if first else 0.0)
+
+
 class _Worker:
     """A worker process and the parent's end of its pipe."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
-        self.unit: WorkUnit | None = None
-        self.bound: int | None = None  # a process keeps the first bucket bound that it meets
+        self.queue: deque[Attempt] = deque()
         self.failed_starts = 0  # in a row
         self.connection: Connection
         self.start()
@@ -56,8 +79,12 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.ready = False
-        self.bound = None
-        self.unit = None
+        self.bound: int | None = None  # a process keeps the first bucket bound that it meets
+        self.attempt: Attempt | None = None
+        self.last: TacticStarted | None = None
+        self.deadline = float("inf")
+        self.hung: str | None = None
+        self.fresh = True
 
     def send(self, request: ToWorker) -> None:
         # A worker that is gone is noticed, with its exit code, when its pipe is read.
@@ -79,18 +106,26 @@ class _Worker:
     def ended_because(self) -> str:
         self.process.join()
         code = self.process.exitcode or 0
+        if self.hung is not None:
+            return self.hung
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}"
+        return "its CUDA context was lost" if code == worker.CONTEXT_LOST else f"exit code {code}"
+
+    def loss(self) -> Loss:
+        reason = self.ended_because()
+        stray = self.hung is None and self.process.exitcode == -signal.SIGKILL
+        return Loss(reason, self.last, hung=self.hung is not None, stray=stray)
 
 
 class WorkerPool:
     """Workers of one run. Use as a context manager: leaving it by an exception kills them at once."""
 
-    def __init__(self, specs: Sequence[WorkerSpec], observer: Observer) -> None:
+    def __init__(self, specs: Sequence[WorkerSpec], observer: Observer, watchdog: Watchdog) -> None:
         self._observer = observer
         self._workers = [_Worker(specs[0])]
         self._specs = specs
+        self._watchdog = watchdog
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -99,8 +134,8 @@ class WorkerPool:
         for member in self._workers:
             member.stop() if kind is None else member.kill()
 
-    def metadata(self) -> dict[str, str]:
-        """FlashInfer's environment stamp, from the first worker."""
+    def first_ready(self) -> WorkerReady:
+        """FlashInfer's environment stamp, and whether it can be raced, from the first worker."""
         first = self._workers[0]
         while True:
             try:
@@ -110,7 +145,7 @@ class WorkerPool:
                 continue
             assert isinstance(message, WorkerReady), message
             first.ready = True
-            return dict(message.metadata)
+            return message
 
     def build(self, modules: Iterable[JitModule]) -> None:
         """Build missing compiled modules in the first worker, before any other one could compile the same."""
@@ -136,65 +171,132 @@ class WorkerPool:
             building = message if isinstance(message, ModuleBuilding) else None
             self._observer(message)
 
-    def tune(self, units: Iterable[WorkUnit], finished: Callable[[UnitResult], None]) -> None:
-        """Tune every unit; ``finished`` gets each result as soon as it is there, before the next unit starts.
+    def tune(
+        self,
+        shards: Sequence[Shard],
+        strategy: Strategy,
+        quarantine: Quarantine,
+        forecast: Callable[[WorkUnit], float],
+        finished: Callable[[UnitResult], None],
+    ) -> None:
+        """Tune every unit of ``shards``, which come in the order in which they are begun.
 
-        A worker that dies fails its unit and is started again for the next one.
+        ``finished`` gets each result as soon as it is there, before the next unit starts. ``forecast`` gives a unit's
+        expected seconds. A worker that dies or hangs is started again; the tactic that did it is found and quarantined.
         """
-        pending = deque(units)
-        count = min(len(self._specs), max(len(pending), 1))
+        job = _Job(deque(shards), strategy, quarantine, forecast, finished)
+        count = min(len(self._specs), max(len(job.shards), 1))
         self._workers += [_Worker(spec) for spec in self._specs[1:count]]
         for member in self._workers:
             if member.ready:
-                self._assign(member, pending)
-        while pending or any(member.unit for member in self._workers):
-            by_connection = {member.connection: member for member in self._workers if member.unit or not member.ready}
-            for connection in wait(list(by_connection)):
-                member = by_connection[connection]  # type: ignore[index]
-                try:
-                    message = member.connection.recv()
-                except (EOFError, ConnectionResetError):
-                    self._lost(member, finished)
-                    continue
-                if isinstance(message, WorkerReady):
-                    member.ready, member.failed_starts = True, 0
-                else:
-                    assert isinstance(message, UnitResult), message
-                    member.unit = None
-                    finished(message)
-                    self._observer(UnitFinished(member.spec.index, message))
-                self._assign(member, pending)
+                self._assign(member, job)
+        while job.shards or any(member.attempt or member.queue for member in self._workers):
+            self._wait(job)
 
-    def _assign(self, member: _Worker, pending: deque[WorkUnit]) -> None:
-        if not pending:
+    def _wait(self, job: _Job) -> None:
+        """Serve what arrives until the next deadline, then kill who missed it."""
+        waiting = {member.connection: member for member in self._workers if member.attempt or not member.ready}
+        timeout = min(member.deadline for member in waiting.values()) - time.monotonic()
+        for connection in wait(list(waiting), None if timeout == float("inf") else max(timeout, 0.0)):
+            member = waiting[connection]  # type: ignore[index]
+            try:
+                message = member.connection.recv()
+            except (EOFError, ConnectionResetError):
+                self._lost(member, job)
+                continue
+            self._serve(member, message, job)
+        now = time.monotonic()
+        for member in self._workers:
+            if member.attempt is not None and now > member.deadline and member.hung is None:
+                limit = self._watchdog.tactic if member.attempt.careful else self._limit(member, job)
+                member.hung = f"it did not end within {limit:.0f} s"
+                member.process.kill()
+
+    def _serve(self, member: _Worker, message: object, job: _Job) -> None:
+        if isinstance(message, TacticStarted):
+            member.last = message
+            member.deadline = time.monotonic() + self._watchdog.tactic
             return
-        bound = pending[0].call.tune_max
+        if isinstance(message, WorkerReady):
+            member.ready, member.failed_starts = True, 0
+        else:
+            assert isinstance(message, UnitResult), message
+            member.attempt, member.deadline, member.fresh = None, float("inf"), False
+            self._end(member, message, job)
+        self._assign(member, job)
+
+    def _end(self, member: _Worker, result: UnitResult, job: _Job) -> None:
+        for item in result.quarantined:
+            self._observer(TacticQuarantined(member.spec.index, item))
+        job.quarantine.add(result.quarantined)
+        job.finished(result)
+        self._observer(UnitFinished(member.spec.index, result))
+
+    def _assign(self, member: _Worker, job: _Job) -> None:
+        """Give the worker its next unit. One whose bucket bound is another's needs a new process."""
+        if not member.queue:
+            if not job.shards:
+                return
+            member.queue.extend(Attempt(unit) for unit in job.next_shard(member.bound).units)
+        bound = member.queue[0].unit.call.tune_max
         if bound is not None and member.bound not in (None, bound):
             member.stop()
             member.start()
             return
-        unit = pending.popleft()
-        member.unit, member.bound = unit, bound or member.bound
-        self._observer(UnitStarted(member.spec.index, unit))
-        member.send(TuneUnit(unit))
+        attempt = member.queue.popleft()
+        member.attempt, member.bound, member.last = attempt, bound or member.bound, None
+        member.deadline = time.monotonic() + self._limit(member, job)
+        self._observer(UnitStarted(member.spec.index, attempt.unit))
+        blocked = tuple((item.runner, item.tactic) for item in job.quarantine.of(attempt.unit.custom_op))
+        member.send(TuneUnit(attempt.unit, job.strategy, blocked, attempt.careful))
 
-    def _lost(self, member: _Worker, finished: Callable[[UnitResult], None]) -> None:
-        """Report a dead worker, fail its unit, start it again."""
-        unit, reason = member.unit, member.ended_because()
+    def _limit(self, member: _Worker, job: _Job) -> float:
+        assert member.attempt is not None
+        return self._watchdog.of_unit(job.forecast(member.attempt.unit), first=member.fresh)
+
+    def _lost(self, member: _Worker, job: _Job) -> None:
+        """Start a dead worker again, and decide what becomes of its unit."""
+        attempt, loss = member.attempt, member.loss()
         self._restart(member)
-        if unit is not None:
-            result = UnitResult(unit, {}, (), 0.0, None, failure=f"its worker process ended: {reason}")
-            finished(result)
-            self._observer(UnitFinished(member.spec.index, result))
+        if attempt is None:
+            return
+        following, culprit = attempt.after_loss(loss)
+        if culprit is not None:
+            job.quarantine.add([culprit])
+            self._observer(TacticQuarantined(member.spec.index, culprit))
+        if following is not None:
+            member.queue.appendleft(following)
+            return
+        failure = f"its worker process ended: {loss.reason}"
+        self._end(member, UnitResult(attempt.unit, {}, (), 0.0, None, failure=failure), job)
 
     def _restart(self, member: _Worker) -> None:
         """Report a dead worker and start it again. ``NotPossibleHereError`` where it has not started for too often."""
-        self._observer(WorkerLost(member.spec.index, member.unit, member.ended_because()))
+        unit = member.attempt.unit if member.attempt else None
+        self._observer(WorkerLost(member.spec.index, unit, member.ended_because()))
         member.failed_starts = 0 if member.ready else member.failed_starts + 1
         if member.failed_starts >= _STARTS:
             raise _workers_do_not_start(member)
         member.connection.close()
         member.start()
+
+
+@dataclass
+class _Job:
+    """What is left of one call of ``tune``."""
+
+    shards: deque[Shard]
+    strategy: Strategy
+    quarantine: Quarantine
+    forecast: Callable[[WorkUnit], float]
+    finished: Callable[[UnitResult], None]
+
+    def next_shard(self, bound: int | None) -> Shard:
+        """The longest shard that the worker's process can take as it is, else the longest."""
+        fitting = (shard for shard in self.shards if shard.units[0].call.tune_max in (None, bound) or bound is None)
+        chosen = next(fitting, self.shards[0])
+        self.shards.remove(chosen)
+        return chosen
 
 
 def _compiled(building: ModuleBuilding) -> ModuleProgress:

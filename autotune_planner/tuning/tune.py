@@ -4,34 +4,59 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autotune_planner.deployment.model import Gpu
 from autotune_planner.ops.base import JitModule
+from autotune_planner.plan.forecast import UnitForecast, forecast_units
 from autotune_planner.plan.plan import Plan, WorkUnit
+from autotune_planner.plan.schedule import makespan, shards, within_budget
+from autotune_planner.plan.worth import worth
+from autotune_planner.tuning import quarantine as quarantines
 from autotune_planner.tuning.devices import CudaDevice, DeviceKind
 from autotune_planner.tuning.journal import Journal
-from autotune_planner.tuning.messages import Event, ModuleReady, UnitResult, WorkerSpec
-from autotune_planner.tuning.pool import Observer, WorkerPool
+from autotune_planner.tuning.messages import (
+    Event,
+    Forecast,
+    ModuleReady,
+    Note,
+    Strategy,
+    UnitFinished,
+    UnitResult,
+    WorkerReady,
+    WorkerSpec,
+)
+from autotune_planner.tuning.planted import PlantedFault
+from autotune_planner.tuning.pool import Observer, Watchdog, WorkerPool
+from autotune_planner.tuning.quarantine import Quarantine, Quarantined
 
 _SEED = 0
+JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True)
 class Tuned:
     """Outcome of a run: every unit's result, resumed ones included, and FlashInfer's environment stamp.
 
-    ``build_seconds`` is compile time, ``tuning_seconds`` wall time of tuning without it; ``resumed`` counts units that
-    an earlier run had finished.
+    ``build_seconds`` is compile time, ``tuning_seconds`` wall time of tuning without it, ``forecast_seconds`` what was
+    expected of it; ``device_seconds`` the busiest virtual GPU's own clock (None on a GPU). ``resumed`` counts units
+    that an earlier run had finished, ``left_out`` are those for which the time budget did not reach.
     """
 
     results: tuple[UnitResult, ...]
     metadata: Mapping[str, str]
+    strategy: Strategy
     resumed: int
     build_seconds: float
     tuning_seconds: float
+    forecast_seconds: float
+    device_seconds: float | None
+    quarantined: tuple[Quarantined, ...]
+    left_out: tuple[WorkUnit, ...] = ()
 
     @property
     def entries(self) -> dict[str, list[Any]]:
@@ -43,57 +68,112 @@ class Tuned:
         return tuple(result for result in self.results if result.failure is not None)
 
 
+@dataclass(frozen=True)
+class Options:
+    """How a run is made. ``time_budget``: seconds of tuning, by forecast; the most valuable units are tuned in it."""
+
+    strategy: Strategy = "race"
+    fresh: bool = False
+    time_budget: float | None = None
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    planted: tuple[PlantedFault, ...] = ()
+
+
 def tune(
     plan: Plan,
     *,
     device: DeviceKind,
     devices: Sequence[CudaDevice] | int,
     work_dir: Path,
-    fresh: bool,
     observer: Observer,
+    options: Options,
 ) -> Tuned:
     """Tune every work unit of ``plan`` that the journal in ``work_dir`` does not have yet.
 
     ``devices``: the GPUs to use, or how many virtual ones on the simulated device.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    specs = _worker_specs(plan, device, devices, work_dir)
-    build_seconds = 0.0
-
-    def watch(event: Event) -> None:
-        nonlocal build_seconds
-        if isinstance(event, ModuleReady):
-            build_seconds += event.seconds
-        observer(event)
-
-    with WorkerPool(specs, watch) as pool:
-        metadata = pool.metadata()
-        journal = Journal(work_dir / "journal.jsonl", metadata)
-        if fresh:
+    specs = _worker_specs(plan.resolved.gpu, device, devices, work_dir, options.planted)
+    spent = _Spent(observer)
+    with WorkerPool(specs, spent.watch, options.watchdog) as pool:
+        ready = pool.first_ready()
+        strategy = _possible(options.strategy, ready, observer)
+        journal = Journal(work_dir / JOURNAL, ready.metadata, strategy)
+        quarantine = Quarantine(work_dir / quarantines.FILE, ready.metadata)
+        if options.fresh:
             journal.clear()
+            quarantine.clear()
         results = journal.finished(plan.units)
+        for text in journal.unused(plan.units):
+            observer(Note(text))
         resumed = len(results)
-        pending = [unit for unit in plan.units if unit not in results]
+        pending = forecast_units([unit for unit in plan.units if unit not in results], plan.resolved.gpu, strategy)
+        left_out: tuple[UnitForecast, ...] = ()
+        if options.time_budget is not None:
+            pending, left_out = within_budget(pending, worth(plan, pending), options.time_budget, len(specs))
+        work = shards(pending, len(specs))
+        expected = makespan((shard.seconds for shard in work), len(specs))
+        if pending:
+            observer(Forecast(len(pending), sum(found.candidates for found in pending), expected))
         if pending and device == "cuda":
-            pool.build(_modules(pending, plan))
+            pool.build(_modules([found.unit for found in pending], plan))
+        seconds = {found.unit: found.seconds for found in pending}
 
         def finished(result: UnitResult) -> None:
             journal.append(result)
             results[result.unit] = result
 
         started = time.monotonic()
-        pool.tune(pending, finished)
+        pool.tune(work, strategy, quarantine, seconds.__getitem__, finished)
         tuning_seconds = time.monotonic() - started
-    ordered = tuple(results[unit] for unit in plan.units)
-    return Tuned(ordered, metadata, resumed, build_seconds, tuning_seconds)
+    return Tuned(
+        results=tuple(results[unit] for unit in plan.units if unit in results),
+        metadata=ready.metadata,
+        strategy=strategy,
+        resumed=resumed,
+        build_seconds=spent.building,
+        tuning_seconds=tuning_seconds,
+        forecast_seconds=expected,
+        device_seconds=max(spent.device.values(), default=0.0) if device == "simulated" else None,
+        quarantined=quarantine.items,
+        left_out=tuple(found.unit for found in left_out),
+    )
+
+
+class _Spent:
+    """Adds up what an observer hears: compile time, and the own clock of each virtual GPU."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.building = 0.0
+        self.device: defaultdict[int, float] = defaultdict(float)
+
+    def watch(self, event: Event) -> None:
+        if isinstance(event, ModuleReady):
+            self.building += event.seconds
+        if isinstance(event, UnitFinished):
+            self.device[event.worker] += event.result.device_seconds or 0.0
+        self._observer(event)
+
+
+def _possible(strategy: Strategy, ready: WorkerReady, observer: Observer) -> Strategy:
+    """``stock`` in place of a race where this FlashInfer has not what it needs, and word of it."""
+    if strategy == "race" and ready.obstacle is not None:
+        observer(Note(f"{ready.obstacle}: tuning with FlashInfer's own loop (stock) in place of race"))
+        return "stock"
+    return strategy
 
 
 def _worker_specs(
-    plan: Plan, device: DeviceKind, devices: Sequence[CudaDevice] | int, work_dir: Path
+    gpu: Gpu,
+    device: DeviceKind,
+    devices: Sequence[CudaDevice] | int,
+    work_dir: Path,
+    planted: tuple[PlantedFault, ...],
 ) -> list[WorkerSpec]:
     visible = [None] * devices if isinstance(devices, int) else [_visible(found) for found in devices]
     return [
-        WorkerSpec(index, device, name, plan.resolved.gpu, _SEED, str(work_dir / f"worker-{index}.log"))
+        WorkerSpec(index, device, name, gpu, _SEED, str(work_dir / f"worker-{index}.log"), planted)
         for index, name in enumerate(visible)
     ]
 

@@ -9,26 +9,40 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 from autotune_planner.ops.base import Bind, JitModule, OpCall
+from autotune_planner.ops.numerics import disagreement
+from autotune_planner.plan.buckets import size_inside
+from autotune_planner.plan.memory import unit_memory
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning.child import flashinfer_child
 from autotune_planner.tuning.contexts import tuning_contexts
+from autotune_planner.tuning.gpu_state import gpu_state
 from autotune_planner.tuning.messages import (
     BuildModules,
+    Candidate,
     ModuleBuilding,
     ModuleReady,
     ModulesReady,
+    Search,
+    TacticStarted,
     TuneUnit,
     UnitResult,
     WorkerReady,
     WorkerSpec,
 )
+from autotune_planner.tuning.planted import PlantedFault, suffer
+from autotune_planner.tuning.quarantine import Fault, Quarantined
+from autotune_planner.tuning.race import race
 from autotune_planner.tuning.simulated import CostModel
+
+CONTEXT_LOST = 70  # exit code of a worker whose CUDA context is beyond use
+_NO_TACTIC = "FlashInfer found no tactic that runs, or the tensors did not fit into GPU memory"
 
 
 def main(connection: Connection, spec: WorkerSpec) -> None:
@@ -41,13 +55,13 @@ def main(connection: Connection, spec: WorkerSpec) -> None:
         flashinfer_child(spec.log_path, spec.gpu, cost_model) as device,
         contextlib.suppress(EOFError, BrokenPipeError),
     ):
-        tuner = _UnitTuner(device, cost_model)
-        connection.send(WorkerReady(internals.collect_metadata()))
+        tuner = _UnitTuner(spec, device, cost_model, connection.send)
+        connection.send(WorkerReady(internals.collect_metadata(), internals.racing_obstacle()))
         while (request := connection.recv()) is not None:
             if isinstance(request, BuildModules):
                 _build(request.modules, connection.send)
             elif isinstance(request, TuneUnit):
-                connection.send(tuner.tune(request.unit))
+                connection.send(tuner.tune(request))
 
 
 def _build(modules: Iterable[JitModule], send: Callable[[Any], None]) -> None:
@@ -68,41 +82,151 @@ def _build(modules: Iterable[JitModule], send: Callable[[Any], None]) -> None:
 class _UnitTuner:
     """Tunes units; keeps the tensors of one call between its units and frees them before the next call's."""
 
-    def __init__(self, device: str, cost_model: CostModel | None) -> None:
+    def __init__(
+        self, spec: WorkerSpec, device: str, cost_model: CostModel | None, send: Callable[[Any], None]
+    ) -> None:
+        self._spec = spec
         self._device = device
         self._cost_model = cost_model
+        self._send = send
         self._call: OpCall | None = None
         self._prepared: Bind | None = None
 
-    def tune(self, unit: WorkUnit) -> UnitResult:
-        from flashinfer.autotuner import AutoTuner
-
+    def tune(self, request: TuneUnit) -> UnitResult:
+        """Search one profile, prove the winner's arithmetic, and give FlashInfer's own entry for it."""
         started = time.monotonic()
         clock = self._cost_model.elapsed_ms if self._cost_model else 0.0
-        tuner = AutoTuner.get()
-        tuner.clear_cache()  # save_configs dumps the whole in-memory table
-        tuner.reset_statistics()
-        failure = None
-        try:
-            launch = self._bind(unit.call)(1)
-            with tuning_contexts(unit):
-                launch()
-        except Exception as error:  # reported, listed and left untuned; the other units go on
-            failure = (
-                f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}"
-            )
-            self._release()
-        entries = _saved_entries(tuner)
-        if not entries and failure is None:
-            failure = "FlashInfer found no tactic that runs, or the tensors did not fit into GPU memory"
+        found = self._attempt(request)
+        while found.entries and (wrong := self._wrong(request.unit, found)) is not None:
+            blocked = (*request.blocked, *((item.runner, item.tactic) for item in (*found.quarantined, wrong)))
+            again = self._attempt(replace(request, blocked=blocked))
+            found = replace(again, quarantined=(*found.quarantined, wrong, *again.quarantined))
         return UnitResult(
-            unit=unit,
-            entries=entries if failure is None else {},
-            skipped=tuple(sorted(str(t) for tactics in tuner.stats.failed_tactics.values() for t in tactics)),
+            unit=request.unit,
+            entries=found.entries,
+            skipped=found.skipped,
             seconds=time.monotonic() - started,
             device_seconds=(self._cost_model.elapsed_ms - clock) / 1e3 if self._cost_model else None,
-            failure=failure,
+            failure=found.failure,
+            search=found.search,
+            quarantined=found.quarantined,
+            gpu=gpu_state() if self._device == "cuda" else None,
         )
+
+    def _attempt(self, request: TuneUnit) -> _Found:
+        """One search. One that runs out of memory in a tactic is made again carefully, so that the tactic is named."""
+        unit = request.unit
+        too_large = self._too_large(unit)
+        if too_large is not None:
+            return _Found(failure=too_large)
+        found = self._search(request)
+        if found.entries or found.failure is not None or request.careful:
+            return found
+        self._release()
+        return self._search(replace(request, careful=True))
+
+    def _search(self, request: TuneUnit) -> _Found:
+        from flashinfer.autotuner import AutoTuner
+
+        unit, tuner = request.unit, AutoTuner.get()
+        tuner.clear_cache()  # save_configs dumps the whole in-memory table
+        tuner.reset_statistics()
+        internals.block_tactics(tuner, unit.custom_op, request.blocked)
+        failure, raced, timed, starved = None, [], [], []
+        try:
+            launch = self._bind(unit.call)(1)
+            with self._planted(unit), contextlib.ExitStack() as watching:
+                if request.careful:
+                    timed = watching.enter_context(
+                        internals.watched_tactics(
+                            before=lambda runner, tactic: self._send(TacticStarted(runner, tactic)),
+                            on_no_memory=lambda runner, tactic: starved.append((runner, tactic)),
+                        )
+                    )
+                elif request.strategy == "race":
+                    raced = watching.enter_context(internals.racing(race))
+                else:
+                    timed = watching.enter_context(internals.watched_tactics())
+                with tuning_contexts(unit):
+                    launch()
+        except Exception as error:  # reported, listed and left untuned; the other units go on
+            failure = _first_line(error)
+        self._end_if_lost()
+        entries = _saved_entries(tuner) if failure is None else {}
+        if not entries:
+            self._release()
+            failure = failure or (_NO_TACTIC if request.careful else None)
+        return _Found(
+            entries=entries,
+            skipped=tuple(sorted(str(t) for tactics in tuner.stats.failed_tactics.values() for t in tactics)),
+            failure=failure,
+            search=_searched(entries, raced, timed, careful=request.careful),
+            quarantined=tuple(
+                _quarantined(unit, runner, tactic, "out of memory", "while it was timed") for runner, tactic in starved
+            )
+            if entries
+            else (),
+        )
+
+    def _wrong(self, unit: WorkUnit, found: _Found) -> Quarantined | None:
+        """The winner, if what it computes is not finite or not what float32 gives, at the bucket and at a size inside.
+
+        The default tactic (-1) cannot be blocked: nothing is said of it.
+        """
+        ((runner, tactic, *_),) = found.entries.values()
+        if tactic == -1:
+            return None
+        if self._device != "cuda":
+            nan = any(fault.fault == "nan" for fault in self._faults(unit, tactic))
+            return _quarantined(unit, runner, tactic, "not finite", "planted") if nan else None
+        for m in (unit.bucket, size_inside(unit.bucket)):
+            if m is None:
+                continue
+            with self._planted(unit):
+                call = self._bind(unit.call)(m)
+                problem = disagreement(call(), call.reference())
+            self._end_if_lost()
+            if problem is not None:
+                fault: Fault = "not finite" if "finite" in problem else "wrong result"
+                return _quarantined(unit, runner, tactic, fault, f"{problem} at M = {m}")
+        return None
+
+    def _too_large(self, unit: WorkUnit) -> str | None:
+        needed, free = unit_memory(unit).total, self._free_bytes()
+        if free is None or needed <= free:
+            return None
+        return f"does not fit: it takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; smaller sizes go on"
+
+    def _free_bytes(self) -> int | None:
+        """Device memory that this process can have: what is free, and what its allocator holds; None if unknown."""
+        if self._device != "cuda":
+            memory = self._spec.gpu.memory_mib
+            return None if memory is None else memory << 20
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved())
+
+    def _faults(self, unit: WorkUnit, tactic: Any) -> list[PlantedFault]:
+        return [fault for fault in self._spec.planted if fault.hits(unit.custom_op, tactic, unit.bucket)]
+
+    def _planted(self, unit: WorkUnit) -> contextlib.AbstractContextManager[None]:
+        if not self._spec.planted:
+            return contextlib.nullcontext()
+
+        def before(tactic: Any) -> Callable[[Any], Any] | None:
+            change = None
+            for fault in self._faults(unit, tactic):
+                suffer(fault, self._device)
+                if fault.fault == "nan":
+                    change = _not_a_number
+            return change
+
+        return internals.launches_watched(before, on_gpu=self._device == "cuda")
+
+    def _end_if_lost(self) -> None:
+        """A lost context cannot be mended: the parent starts another process."""
+        if self._device == "cuda" and internals.context_lost():
+            os._exit(CONTEXT_LOST)
 
     def _bind(self, call: OpCall) -> Bind:
         if self._prepared is None or call != self._call:
@@ -117,6 +241,63 @@ class _UnitTuner:
 
             with contextlib.suppress(RuntimeError):
                 torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one attempt gave: as in ``UnitResult``."""
+
+    entries: Mapping[str, list[Any]] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+    failure: str | None = None
+    search: Search | None = None
+    quarantined: tuple[Quarantined, ...] = ()
+
+
+def _searched(
+    entries: Mapping[str, list[Any]],
+    raced: Sequence[internals.Raced],
+    timed: Sequence[internals.TimedTactic],
+    *,
+    careful: bool,
+) -> Search | None:
+    """What is known of the one profile that a unit has."""
+    if not entries:
+        return None
+    ((_, pick, *_),) = entries.values()
+    if not raced:
+        times = [Candidate(_as_json(found.tactic), found.ms * 1e3) for found in timed if found.ms is not None]
+        strategy: Literal["careful", "stock"] = "careful" if careful else "stock"
+        return Search(strategy, pick, tuple(sorted(times, key=lambda found: found.us)))
+    (profile,) = raced
+    result = profile.result
+    ranked = sorted((ms * 1e3, place) for place, ms in result.times.items())
+    return Search(
+        strategy="race",
+        pick=pick,
+        candidates=tuple(Candidate(_as_json(profile.tactics[place]), us) for us, place in ranked),
+        spread=result.spread,
+        tied=len(result.tied),
+        launches=result.launches,
+    )
+
+
+def _quarantined(unit: WorkUnit, runner: str, tactic: Any, fault: Fault, reason: str) -> Quarantined:
+    return Quarantined(unit.custom_op, runner, _as_json(tactic), fault, reason, unit.bucket, unit.call.label)
+
+
+def _as_json(tactic: Any) -> Any:
+    """A tactic as an entry of a cache file has it: a tuple is a list there."""
+    return json.loads(json.dumps(tactic))
+
+
+def _not_a_number(output: Any) -> Any:
+    return output.fill_(float("nan")) if hasattr(output, "fill_") else output
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else 'no text'}"
 
 
 def _saved_entries(tuner: Any) -> dict[str, list[Any]]:

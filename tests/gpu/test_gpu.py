@@ -11,7 +11,7 @@ from autotune_planner.proof.replay import replay
 from autotune_planner.tuning.devices import cuda_devices
 from autotune_planner.tuning.keys import exact_keys
 from autotune_planner.tuning.messages import ModuleReady, UnitFinished
-from autotune_planner.tuning.tune import tune
+from autotune_planner.tuning.tune import Options, tune
 from tests.tuning.plans import plan_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.flashinfer]
@@ -43,7 +43,7 @@ def plan(gpu):
 @pytest.fixture(scope="module")
 def tuned(device, plan, tmp_path_factory):
     work_dir, events = tmp_path_factory.mktemp("run"), []
-    result = tune(plan, device="cuda", devices=[device], work_dir=work_dir, fresh=False, observer=events.append)
+    result = tune(plan, device="cuda", devices=[device], work_dir=work_dir, observer=events.append, options=Options())
     return result, events, work_dir
 
 
@@ -61,7 +61,7 @@ def test_every_unit_is_tuned_under_the_planned_key(tuned, plan, device):
 def test_a_second_run_tunes_nothing(tuned, plan, device):
     result, _, work_dir = tuned
     events = []
-    again = tune(plan, device="cuda", devices=[device], work_dir=work_dir, fresh=False, observer=events.append)
+    again = tune(plan, device="cuda", devices=[device], work_dir=work_dir, observer=events.append, options=Options())
     assert (again.resumed, events) == (7, [])
     assert again.entries == result.entries
 

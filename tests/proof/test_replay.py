@@ -12,7 +12,7 @@ from autotune_planner.errors import NotPossibleHereError
 from autotune_planner.ops.bmm_fp8 import BmmFp8
 from autotune_planner.proof.replay import Replayed, ReplayReport, replay
 from autotune_planner.tuning import flashinfer_internals as internals
-from autotune_planner.tuning.tune import tune
+from autotune_planner.tuning.tune import Options, tune
 from tests.tuning.plans import H200, plan_of, qwen3_moe
 
 pytestmark = pytest.mark.flashinfer
@@ -37,7 +37,7 @@ def published(tmp_path_factory):
         OpUse("mlp.experts", MOE_CALL, 4096, None, 4096, 8192),
         OpUse("attn.o_proj", LINEAR_CALL, 3906, None, 3906, 8192),
     )
-    tuned = tune(plan, device="simulated", devices=1, work_dir=folder, fresh=False, observer=lambda event: None)
+    tuned = tune(plan, device="simulated", devices=1, work_dir=folder, observer=lambda event: None, options=Options())
     entries = merged(entry_of(text, value) for text, value in tuned.entries.items())
     assert len(entries) == 2 * GRID + GRID
     return json.loads(render_v1(tuned.metadata, entries))

@@ -34,3 +34,18 @@ def small_plan():
     moe = OpUse("mlp.experts", qwen3_moe(tune_max=8), 8, None, 8, None)
     linear = OpUse("attn.o_proj", BmmFp8(n=4096, k=4096), 8, None, 8, None)
     return plan_of(moe, linear)
+
+
+def unit_tuner(model, planted=(), said=None):
+    """A worker's tuner in this process, on the simulated device; what it sends is appended to ``said``."""
+    from autotune_planner.tuning.messages import WorkerSpec
+    from autotune_planner.tuning.worker import _UnitTuner
+
+    spec = WorkerSpec(0, "simulated", None, H200, 0, "worker-0.log", tuple(planted))
+    return _UnitTuner(spec, "meta", model, (lambda message: None) if said is None else said.append)
+
+
+def request(unit, strategy="stock", **how):
+    from autotune_planner.tuning.messages import TuneUnit
+
+    return TuneUnit(unit, strategy, **how)

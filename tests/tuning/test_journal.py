@@ -22,31 +22,31 @@ def result(unit, failure=None):
 
 
 def test_finished_units_come_back(tmp_path, units):
-    journal = Journal(tmp_path / "journal.jsonl", HERE)
+    journal = Journal(tmp_path / "journal.jsonl", HERE, "race")
     for unit in units[:3]:
         journal.append(result(unit))
-    found = Journal(tmp_path / "journal.jsonl", HERE).finished(units)
+    found = Journal(tmp_path / "journal.jsonl", HERE, "race").finished(units)
     assert set(found) == set(units[:3])
     assert found[units[0]] == result(units[0])
 
 
 def test_failures_are_tried_again(tmp_path, units):
-    journal = Journal(tmp_path / "journal.jsonl", HERE)
+    journal = Journal(tmp_path / "journal.jsonl", HERE, "race")
     journal.append(result(units[0], failure="OutOfMemoryError"))
     assert journal.finished(units) == {}
 
 
 def test_another_environment_shares_nothing(tmp_path, units):
-    Journal(tmp_path / "journal.jsonl", HERE).append(result(units[0]))
+    Journal(tmp_path / "journal.jsonl", HERE, "race").append(result(units[0]))
     there = {**HERE, "gpu": "NVIDIA H100"}
     assert environment_id(HERE) != environment_id(there)
-    assert Journal(tmp_path / "journal.jsonl", there).finished(units) == {}
+    assert Journal(tmp_path / "journal.jsonl", there, "race").finished(units) == {}
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
 def test_a_torn_line_loses_only_itself(tmp_path, units, cut):
     path = tmp_path / "journal.jsonl"
-    journal = Journal(path, HERE)
+    journal = Journal(path, HERE, "race")
     for unit in units[:2]:
         journal.append(result(unit))
     path.write_bytes(path.read_bytes()[:-cut])
@@ -57,7 +57,7 @@ def test_a_torn_line_loses_only_itself(tmp_path, units, cut):
 
 
 def test_fresh_forgets(tmp_path, units):
-    journal = Journal(tmp_path / "journal.jsonl", HERE)
+    journal = Journal(tmp_path / "journal.jsonl", HERE, "race")
     journal.append(result(units[0]))
     journal.clear()
     journal.clear()
@@ -66,5 +66,5 @@ def test_fresh_forgets(tmp_path, units):
 
 def test_the_first_line_names_the_schema(tmp_path, units):
     path = tmp_path / "journal.jsonl"
-    Journal(path, HERE).append(result(units[0]))
-    assert json.loads(path.read_text().splitlines()[0]) == {"schema": "autotune-plan/journal@1"}
+    Journal(path, HERE, "race").append(result(units[0]))
+    assert json.loads(path.read_text().splitlines()[0]) == {"schema": "autotune-plan/journal@2"}

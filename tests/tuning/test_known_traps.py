@@ -12,9 +12,8 @@ from autotune_planner.tuning import pool
 from autotune_planner.tuning.contexts import tuning_contexts
 from autotune_planner.tuning.keys import exact_keys
 from autotune_planner.tuning.simulated import CostModel
-from autotune_planner.tuning.tune import tune
-from autotune_planner.tuning.worker import _UnitTuner
-from tests.tuning.plans import H200, plan_of, qwen3_moe, small_plan
+from autotune_planner.tuning.tune import Options, tune
+from tests.tuning.plans import H200, plan_of, qwen3_moe, request, small_plan, unit_tuner
 
 pytestmark = pytest.mark.flashinfer
 
@@ -82,7 +81,7 @@ def test_a_worker_is_started_anew_for_another_bound(monkeypatch, tmp_path):
     start = pool._Worker.start
     monkeypatch.setattr(pool._Worker, "start", lambda self: (starts.append(self.spec.index), start(self)))
     plan = plan_of(moe_use(8, 16, 16), moe_use(4, 4, 4), OpUse("attn.o_proj", LINEAR, 4, None, 4, None))
-    tuned = tune(plan, device="simulated", devices=1, work_dir=tmp_path, fresh=False, observer=lambda event: None)
+    tuned = tune(plan, device="simulated", devices=1, work_dir=tmp_path, observer=lambda event: None, options=Options())
     assert tuned.failures == ()
     assert buckets(tuned.entries, 768 // 8) == flashinfer_grid(16)
     assert buckets(tuned.entries, 768 // 4) == flashinfer_grid(4)
@@ -103,8 +102,8 @@ def test_flashinfer_saves_all_it_ever_tuned(on_cpu, tmp_path):
 
 def test_a_unit_holds_only_its_own_key(on_cpu):
     units = small_plan().units
-    tuner = _UnitTuner("meta", CostModel(H200, 0))
-    results = [tuner.tune(unit) for unit in units]
+    tuner = unit_tuner(CostModel(H200, 0))
+    results = [tuner.tune(request(unit)) for unit in units]
     for unit, result in zip(units, results, strict=True):
         (key,) = result.entries
         assert key.startswith(f"('{unit.custom_op}', '{unit.call.runner}', ")

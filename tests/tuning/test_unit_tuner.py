@@ -6,9 +6,8 @@ from autotune_planner.ops.bmm_fp8 import BmmFp8
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning.simulated import CostModel
-from autotune_planner.tuning.worker import _UnitTuner
 from autotune_planner.values import dataclass
-from tests.tuning.plans import H200, small_plan
+from tests.tuning.plans import H200, request, small_plan, unit_tuner
 
 pytestmark = pytest.mark.flashinfer
 
@@ -25,14 +24,14 @@ class Broken(BmmFp8):
 def tuner():
     model = CostModel(H200, 0)
     with internals.without_gpu((9, 0), H200.name, model), internals.fresh_tuner():
-        yield _UnitTuner("meta", model)
+        yield unit_tuner(model)
 
 
 def test_a_unit_that_raises_fails_alone(tuner):
-    failed = tuner.tune(WorkUnit("fp8_gemm", Broken(n=256, k=256), 8))
+    failed = tuner.tune(request(WorkUnit("fp8_gemm", Broken(n=256, k=256), 8)))
     assert failed.failure == "MemoryError: CUDA out of memory. Tried to allocate 9 GiB."
     assert failed.entries == {}
-    assert tuner.tune(small_plan().units[0]).failure is None
+    assert tuner.tune(request(small_plan().units[0])).failure is None
 
 
 def test_a_unit_without_a_tactic_that_runs_says_so(tuner, monkeypatch):
@@ -42,7 +41,7 @@ def test_a_unit_without_a_tactic_that_runs_says_so(tuner, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(AutoTuner, "_profile_single_kernel", no_memory)
-    result = tuner.tune(small_plan().units[-1])
+    result = tuner.tune(request(small_plan().units[-1]))
     assert result.entries == {}
     assert "did not fit" in result.failure
 
@@ -56,7 +55,7 @@ def test_tactics_that_flashinfer_rejects_are_listed_and_the_rest_race(tuner, mon
         return 1.0
 
     monkeypatch.setattr(AutoTuner, "_profile_single_kernel", only_tactic_5)
-    result = tuner.tune(small_plan().units[-1])
+    result = tuner.tune(request(small_plan().units[-1]))
     (value,) = result.entries.values()
     assert value[:2] == ["CublasFp8GemmRunner", 5]
     assert len(result.skipped) == 8  # 8 stand-in algorithms and the default, less the one that runs
@@ -64,9 +63,9 @@ def test_tactics_that_flashinfer_rejects_are_listed_and_the_rest_race(tuner, mon
 
 def test_tensors_are_kept_for_one_call_only(tuner):
     moe, linear = small_plan().units[0], small_plan().units[-1]
-    tuner.tune(linear)
+    tuner.tune(request(linear))
     prepared = tuner._prepared
-    tuner.tune(linear)
+    tuner.tune(request(linear))
     assert tuner._prepared is prepared
-    tuner.tune(moe)
+    tuner.tune(request(moe))
     assert tuner._prepared is not prepared
