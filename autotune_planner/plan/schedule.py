@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from autotune_planner.plan.forecast import UnitForecast
@@ -14,7 +15,10 @@ _SHARDS_PER_GPU = 4  # so that the last shard is short beside the whole
 
 @dataclass(frozen=True)
 class Shard:
-    """Units of one custom op and one call, largest bucket first, tuned one after another on one GPU."""
+    """Units of one custom op and one call, smallest bucket first, tuned one after another on one GPU.
+
+    Large sizes draw so much power that the clock falls, and what is timed right after them runs at the lowered clock.
+    """
 
     units: tuple[WorkUnit, ...]
     seconds: float
@@ -42,6 +46,17 @@ def makespan(shard_seconds: Iterable[float], gpus: int) -> float:
     return max(free)
 
 
+def take_shard(waiting: deque[Shard], bound: int | None) -> Shard:
+    """Take out the first shard that a process with this bucket bound can tune as it is, else the first.
+
+    ``waiting`` is not empty and comes longest first. A process keeps the first bound that it meets (None: none yet).
+    """
+    fitting = (shard for shard in waiting if bound is None or shard.units[0].call.tune_max in (None, bound))
+    chosen = next(fitting, waiting[0])
+    waiting.remove(chosen)
+    return chosen
+
+
 def within_budget(
     forecasts: Sequence[UnitForecast], values: Mapping[WorkUnit, float], seconds: float, gpus: int
 ) -> tuple[tuple[UnitForecast, ...], tuple[UnitForecast, ...]]:
@@ -62,7 +77,7 @@ def within_budget(
 def _cut(group: Sequence[UnitForecast], limit: float) -> Iterable[list[UnitForecast]]:
     """Runs of a group, none longer than ``limit`` but for single units."""
     piece: list[UnitForecast] = []
-    for found in sorted(group, key=lambda found: -found.unit.bucket):
+    for found in sorted(group, key=lambda found: found.unit.bucket):
         if piece and sum(f.seconds for f in piece) + found.seconds > limit:
             yield piece
             piece = []

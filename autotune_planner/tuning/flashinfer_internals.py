@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from autotune_planner.errors import NotPossibleHereError
@@ -29,6 +30,7 @@ from autotune_planner.tuning.stopwatch import GpuStopwatch, Known
 
 _STAND_IN_TACTICS = 45  # per GEMM, as the SM90 bf16 module offers; cuBLASLt's list is shorter
 _STAND_IN_ALGOS = 8
+_STAND_IN_SM_COUNT = 132
 _MIB = 1 << 20
 
 
@@ -131,7 +133,9 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
     ``timer`` answers for the tuner's own. ``gpu_name`` is stamped into the metadata of files written inside.
     """
     import flashinfer.autotuner.autotuner as autotuner
+    import flashinfer.fused_moe.backends.trtllm.sm100_runner as trtllm_moe
     import flashinfer.fused_moe.core as fused_moe
+    import flashinfer.fused_moe.shared.tuning as moe_tuning
     import flashinfer.gemm.gemm_base as gemm
     import flashinfer.utils as utils
     import torch
@@ -155,12 +159,17 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
         patch(torch.cuda, "current_device", lambda: 0)
         patch(torch.cuda, "get_device_capability", capability_of)
         patch(torch.cuda, "get_device_name", lambda *_: gpu_name)
+        patch(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=_STAND_IN_SM_COUNT))
         for module in (fused_moe, gemm, utils):
             patch(module, "get_compute_capability", capability_of)
             patch(module, "device_support_pdl", lambda *_: capability[0] >= 9, optional=True)
             patch(module, "is_cuda_version_at_least", lambda *_: True, optional=True)
         patch(autotuner.AutoTuner, "_profile_single_kernel", profile)
         patch(autotuner.AutoTuner, "_get_l2_cache_size_in_bytes", lambda *_: 50 * _MIB)
+        patch(autotuner.TunableRunner, "__call__", lambda *_, **__: None)  # CuTe DSL would compile what it launches
+        patch(fused_moe, "_device_support_moe_pdl", lambda *_: capability[0] >= 9)
+        for module in (trtllm_moe, moe_tuning):
+            patch(module, "moe_topk_ids_init", _unrandom_ids)  # the meta device has no random generator
         for module in (fused_moe, gemm):
             for name in dir(module):
                 if name.startswith("gen_") and "module" in name:
@@ -169,21 +178,38 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
         yield
 
 
+def _unrandom_ids(*_: Any, **__: Any) -> Callable[..., Any]:
+    def fill(shape: Any, dtype: Any, device: Any) -> Any:
+        import torch
+
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    return fill
+
+
 class _StandInSpec:
     """Stands for a JIT build description."""
 
-    def build_and_load(self) -> _StandInModule:
-        return _StandInModule()
+    def build_and_load(self) -> Module:
+        return Module()
+
+    def get_library_paths(self) -> tuple[str, ...]:
+        return ()
 
 
-class _StandInModule:
-    """Stands for a compiled module: answers how many tactics there are, and computes nothing."""
+class Module:
+    """Stands for a compiled module: answers how many tactics there are, and computes nothing.
+
+    Named as TVM-FFI names the class of real ones: keys of trtllm-gen MoE hold that name.
+    """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
         if name == "init":
-            return lambda *_: _StandInModule()
+            return lambda *_: Module()
+        if "valid_moe_configs" in name:
+            return lambda *_: [[tile, number] for tile in (8, 64) for number in range(_STAND_IN_ALGOS)]
         if "get_algos" in name:
             return lambda *_: _STAND_IN_ALGOS
         if "tactic_count" in name or "tactic_num" in name:
@@ -490,9 +516,13 @@ class TimedTactic:
 
 @contextlib.contextmanager
 def watched_tactics(
-    before: Callable[[str, Any], None] | None = None, on_no_memory: Callable[[str, Any], None] | None = None
+    before: Callable[[str, Any], None] | None = None,
+    on_no_memory: Callable[[str, Any], None] | None = None,
+    on_error: Callable[[], None] | None = None,
 ) -> Iterator[list[TimedTactic]]:
-    """List what FlashInfer's own loop times, which goes on as ever. ``before`` hears of each tactic ahead of it.
+    """List what FlashInfer's own loop times, which goes on as ever.
+
+    ``before`` hears of each tactic ahead of it, ``on_error`` of one that raised, before the next is tried.
 
     With ``on_no_memory`` a tactic that runs out of memory is told of and skipped, where FlashInfer would give the whole
     profile up.
@@ -517,6 +547,8 @@ def watched_tactics(
             raise RuntimeError("out of memory") from error
         except Exception:
             timed.append(TimedTactic(name, tactic, None))
+            if on_error is not None:
+                on_error()
             raise
         timed.append(TimedTactic(name, tactic, ms))
         return ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autotune_planner.deployment.model import Gpu
@@ -21,7 +21,7 @@ Blocked = tuple[str, Any]
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One worker process. ``visible_device`` is its CUDA_VISIBLE_DEVICES, None on the simulated device."""
+    """One worker process. ``visible_device`` is its CUDA_VISIBLE_DEVICES; None keeps its parent's."""
 
     index: int
     device: DeviceKind
@@ -54,6 +54,22 @@ class WorkerReady:
 
     metadata: Mapping[str, str]
     obstacle: str | None
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a cluster and how many of its GPUs were asked.
+
+    ``differs`` are fields of FlashInfer's stamp, (there, in the run); with any, nothing was tuned on that host.
+    """
+
+    name: str
+    gpus: int
+    differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        fields = (f"{name} is {theirs} there and {ours} here" for name, (theirs, ours) in self.differs.items())
+        return f"{self.name}: {', '.join(fields)}" if self.differs else self.name
 
 
 @dataclass(frozen=True)

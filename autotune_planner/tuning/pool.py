@@ -15,12 +15,13 @@ from multiprocessing.connection import Connection, wait
 from autotune_planner.errors import NotPossibleHereError
 from autotune_planner.ops.base import JitModule
 from autotune_planner.plan.plan import WorkUnit
-from autotune_planner.plan.schedule import Shard
+from autotune_planner.plan.schedule import Shard, take_shard
 from autotune_planner.tuning import worker
 from autotune_planner.tuning.attempts import Attempt, Loss
 from autotune_planner.tuning.messages import (
     BuildModules,
     Event,
+    Host,
     ModuleBuilding,
     ModuleProgress,
     ModuleReady,
@@ -126,6 +127,14 @@ class WorkerPool:
         self._workers = [_Worker(specs[0])]
         self._specs = specs
         self._watchdog = watchdog
+
+    @property
+    def gpus(self) -> int:
+        return len(self._specs)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return ()
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -237,7 +246,7 @@ class WorkerPool:
         if not member.queue:
             if not job.shards:
                 return
-            member.queue.extend(Attempt(unit) for unit in job.next_shard(member.bound).units)
+            member.queue.extend(Attempt(unit) for unit in take_shard(job.shards, member.bound).units)
         bound = member.queue[0].unit.call.tune_max
         if bound is not None and member.bound not in (None, bound):
             member.stop()
@@ -290,13 +299,6 @@ class _Job:
     quarantine: Quarantine
     forecast: Callable[[WorkUnit], float]
     finished: Callable[[UnitResult], None]
-
-    def next_shard(self, bound: int | None) -> Shard:
-        """The longest shard that the worker's process can take as it is, else the longest."""
-        fitting = (shard for shard in self.shards if shard.units[0].call.tune_max in (None, bound) or bound is None)
-        chosen = next(fitting, self.shards[0])
-        self.shards.remove(chosen)
-        return chosen
 
 
 def _compiled(building: ModuleBuilding) -> ModuleProgress:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from autotune_planner.deployment.model import Gpu
 from autotune_planner.ops.base import JitModule
 from autotune_planner.plan.forecast import UnitForecast, forecast_units
 from autotune_planner.plan.plan import Plan, WorkUnit
-from autotune_planner.plan.schedule import makespan, shards, within_budget
+from autotune_planner.plan.schedule import Shard, makespan, shards, within_budget
 from autotune_planner.plan.worth import worth
 from autotune_planner.tuning import quarantine as quarantines
 from autotune_planner.tuning.devices import CudaDevice, DeviceKind
@@ -22,6 +22,7 @@ from autotune_planner.tuning.journal import Journal
 from autotune_planner.tuning.messages import (
     Event,
     Forecast,
+    Host,
     ModuleReady,
     Note,
     Strategy,
@@ -33,6 +34,7 @@ from autotune_planner.tuning.messages import (
 from autotune_planner.tuning.planted import PlantedFault
 from autotune_planner.tuning.pool import Observer, Watchdog, WorkerPool
 from autotune_planner.tuning.quarantine import Quarantine, Quarantined
+from autotune_planner.tuning.ray_executor import RayCluster, RayExecutor
 
 _SEED = 0
 JOURNAL = "journal.jsonl"
@@ -44,7 +46,8 @@ class Tuned:
 
     ``build_seconds`` is compile time, ``tuning_seconds`` wall time of tuning without it, ``forecast_seconds`` what was
     expected of it; ``device_seconds`` the busiest virtual GPU's own clock (None on a GPU). ``resumed`` counts units
-    that an earlier run had finished, ``left_out`` are those for which the time budget did not reach.
+    that an earlier run had finished, ``left_out`` are those for which the time budget did not reach. ``hosts`` are a
+    cluster's, those that were not used included; none on this machine alone.
     """
 
     results: tuple[UnitResult, ...]
@@ -57,6 +60,7 @@ class Tuned:
     device_seconds: float | None
     quarantined: tuple[Quarantined, ...]
     left_out: tuple[WorkUnit, ...] = ()
+    hosts: tuple[Host, ...] = ()
 
     @property
     def entries(self) -> dict[str, list[Any]]:
@@ -79,24 +83,54 @@ class Options:
     planted: tuple[PlantedFault, ...] = ()
 
 
+Devices = Sequence[CudaDevice] | int | RayCluster
+"""GPUs of this machine, how many virtual ones on the simulated device, or a cluster's."""
+
+
+class Executor(Protocol):
+    """Where units are tuned: worker processes of this machine, or a cluster. A context manager.
+
+    ``gpus``, how many tune, and ``hosts`` hold once ``first_ready`` has returned; the methods are ``WorkerPool``'s.
+    """
+
+    @property
+    def gpus(self) -> int: ...
+
+    @property
+    def hosts(self) -> tuple[Host, ...]: ...
+
+    def __enter__(self) -> Executor: ...
+
+    def __exit__(self, kind: object, *_: object) -> None: ...
+
+    def first_ready(self) -> WorkerReady: ...
+
+    def build(self, modules: Iterable[JitModule]) -> None: ...
+
+    def tune(
+        self,
+        shards: Sequence[Shard],
+        strategy: Strategy,
+        quarantine: Quarantine,
+        forecast: Callable[[WorkUnit], float],
+        finished: Callable[[UnitResult], None],
+    ) -> None: ...
+
+
 def tune(
     plan: Plan,
     *,
     device: DeviceKind,
-    devices: Sequence[CudaDevice] | int,
+    devices: Devices,
     work_dir: Path,
     observer: Observer,
     options: Options,
 ) -> Tuned:
-    """Tune every work unit of ``plan`` that the journal in ``work_dir`` does not have yet.
-
-    ``devices``: the GPUs to use, or how many virtual ones on the simulated device.
-    """
+    """Tune every work unit of ``plan`` that the journal in ``work_dir`` does not have yet."""
     work_dir.mkdir(parents=True, exist_ok=True)
-    specs = _worker_specs(plan.resolved.gpu, device, devices, work_dir, options.planted)
     spent = _Spent(observer)
-    with WorkerPool(specs, spent.watch, options.watchdog) as pool:
-        ready = pool.first_ready()
+    with _executor(plan.resolved.gpu, device, devices, work_dir, spent.watch, options) as executor:
+        ready = executor.first_ready()
         strategy = _possible(options.strategy, ready, observer)
         journal = Journal(work_dir / JOURNAL, ready.metadata, strategy)
         quarantine = Quarantine(work_dir / quarantines.FILE, ready.metadata)
@@ -110,13 +144,13 @@ def tune(
         pending = forecast_units([unit for unit in plan.units if unit not in results], plan.resolved.gpu, strategy)
         left_out: tuple[UnitForecast, ...] = ()
         if options.time_budget is not None:
-            pending, left_out = within_budget(pending, worth(plan, pending), options.time_budget, len(specs))
-        work = shards(pending, len(specs))
-        expected = makespan((shard.seconds for shard in work), len(specs))
+            pending, left_out = within_budget(pending, worth(plan, pending), options.time_budget, executor.gpus)
+        work = shards(pending, executor.gpus)
+        expected = makespan((shard.seconds for shard in work), executor.gpus)
         if pending:
             observer(Forecast(len(pending), sum(found.candidates for found in pending), expected))
         if pending and device == "cuda":
-            pool.build(_modules([found.unit for found in pending], plan))
+            executor.build(_modules([found.unit for found in pending], plan))
         seconds = {found.unit: found.seconds for found in pending}
 
         def finished(result: UnitResult) -> None:
@@ -124,7 +158,7 @@ def tune(
             results[result.unit] = result
 
         started = time.monotonic()
-        pool.tune(work, strategy, quarantine, seconds.__getitem__, finished)
+        executor.tune(work, strategy, quarantine, seconds.__getitem__, finished)
         tuning_seconds = time.monotonic() - started
     return Tuned(
         results=tuple(results[unit] for unit in plan.units if unit in results),
@@ -137,6 +171,7 @@ def tune(
         device_seconds=max(spent.device.values(), default=0.0) if device == "simulated" else None,
         quarantined=quarantine.items,
         left_out=tuple(found.unit for found in left_out),
+        hosts=executor.hosts,
     )
 
 
@@ -164,18 +199,21 @@ def _possible(strategy: Strategy, ready: WorkerReady, observer: Observer) -> Str
     return strategy
 
 
-def _worker_specs(
-    gpu: Gpu,
-    device: DeviceKind,
-    devices: Sequence[CudaDevice] | int,
-    work_dir: Path,
-    planted: tuple[PlantedFault, ...],
-) -> list[WorkerSpec]:
-    visible = [None] * devices if isinstance(devices, int) else [_visible(found) for found in devices]
-    return [
-        WorkerSpec(index, device, name, gpu, _SEED, str(work_dir / f"worker-{index}.log"), planted)
+def _executor(
+    gpu: Gpu, device: DeviceKind, devices: Devices, work_dir: Path, observer: Observer, options: Options
+) -> Executor:
+    visible: list[str | None] = [None]
+    if isinstance(devices, int | RayCluster):
+        visible *= devices if isinstance(devices, int) else devices.gpus
+    else:
+        visible = [_visible(found) for found in devices]
+    specs = [
+        WorkerSpec(index, device, name, gpu, _SEED, str(work_dir / f"worker-{index}.log"), options.planted)
         for index, name in enumerate(visible)
     ]
+    if isinstance(devices, RayCluster):
+        return RayExecutor(specs, observer, options.watchdog)
+    return WorkerPool(specs, observer, options.watchdog)
 
 
 def _visible(device: CudaDevice) -> str:

@@ -141,6 +141,7 @@ class _UnitTuner:
                         internals.watched_tactics(
                             before=lambda runner, tactic: self._send(TacticStarted(runner, tactic)),
                             on_no_memory=lambda runner, tactic: starved.append((runner, tactic)),
+                            on_error=self._end_if_lost,
                         )
                     )
                 elif request.strategy == "race":

@@ -46,20 +46,52 @@ class TestAgreement:
         assert disagreement(self.reference.half(), self.reference) is None
 
     def test_a_wrong_element_does_not(self):
+        """Off by 1 where an element may be off by 2^-6 of 0 and of the root mean square, 1.155, times 8: 0.14."""
         wrong = self.reference.clone()
-        wrong[500] += 0.1
+        wrong[500] += 1
         assert disagreement(wrong.bfloat16(), self.reference).startswith("1 of 1000 elements are off")
+
+    def test_the_tail_of_rounding_agrees(self):
+        """One in 10000 may be off by three times the tolerance: 3 x 2^-6 x (2 + 1.155) = 0.148; two may not."""
+        reference = torch.full((10000,), 2.0)
+        wrong = reference.clone()
+        wrong[17] += 0.14
+        assert disagreement(wrong.bfloat16(), reference) is None
+        wrong[18] += 0.14
+        assert disagreement(wrong.bfloat16(), reference).startswith("2 of 10000 elements are off")
 
     def test_a_wrong_scale_does_not(self):
         assert "are off" in disagreement((self.reference * 1.1).bfloat16(), self.reference)
 
-    def test_rows_left_out_do_not(self):
-        wrong = self.reference.clone()
-        wrong[:100] = 0
-        assert "are off" in disagreement(wrong.bfloat16(), self.reference)
+    def test_one_row_left_out_does_not(self):
+        """A row in 8192 is 1.2 in 10000, and it is off by its whole size."""
+        reference = torch.randn((8192, 16), generator=torch.Generator().manual_seed(0))
+        wrong = reference.clone()
+        wrong[77] = 0
+        assert "are off" in disagreement(wrong.bfloat16(), reference)
 
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_not_finite(self, value):
         wrong = self.reference.clone()
         wrong[3] = value
         assert disagreement(wrong.bfloat16(), self.reference) == "1 of 1000 elements are not finite"
+
+
+def test_a_long_accumulation_in_bfloat16_steps_agrees():
+    """A MoE as a kernel computes it: bf16 inputs and weights, float32 sums, a bf16 intermediate, a bf16 output."""
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape, std=1.0):
+        return (torch.randn(shape, generator=generator) * std).bfloat16()
+
+    x, fc1, fc2 = random(256, 512), random(4, 512, 512, std=0.05), random(4, 512, 256, std=0.05)
+    experts = torch.stack([torch.randperm(4, generator=generator)[:2] for _ in range(256)])
+    scales = torch.full((256, 2), 0.5)
+    out = torch.zeros((256, 512))
+    for token in range(256):
+        for choice in range(2):
+            expert = experts[token, choice]
+            linear, gate = (fc1[expert].float() @ x[token].float()).chunk(2)
+            hidden = (torch.nn.functional.silu(gate) * linear).bfloat16()
+            out[token] += 0.5 * (fc2[expert].float() @ hidden.float())
+    assert disagreement(out.bfloat16(), gated_moe(x, experts, scales, fc1, fc2)) is None

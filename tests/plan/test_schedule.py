@@ -25,10 +25,10 @@ def test_the_longest_shard_comes_first_and_shapes_stay_apart():
     assert all(len({one.call for one in shard.units}) == 1 for shard in made)
 
 
-def test_a_shard_starts_with_its_largest_bucket():
+def test_a_shard_starts_with_its_smallest_bucket():
     made = shards([found(16, bucket, 0.25) for bucket in (1, 2, 4, 8, 16, 32, 64, 128)], gpus=1)
-    # 2 s / 4 = 0.5 s: pairs, from the largest down
-    assert [tuple(one.bucket for one in shard.units) for shard in made] == [(128, 64), (32, 16), (8, 4), (2, 1)]
+    # 2 s / 4 = 0.5 s: pairs, from the smallest up
+    assert [tuple(one.bucket for one in shard.units) for shard in made] == [(1, 2), (4, 8), (16, 32), (64, 128)]
 
 
 def test_makespan_by_hand():
