@@ -59,7 +59,7 @@ def make_bundle(plan: Plan, deployment: Path, cache_dir: str | None) -> Bundle:
         "engine": f"{release.name} {release.version}",
         "model_path": plan.resolved.model_path,
     }
-    bundle = Bundle(str(target.directory.relative_to(Path(place.cache_dir).expanduser())), files, provenance)
+    bundle = Bundle(str(target.directory.relative_to(sglang_layout.cache_root(place))), files, provenance)
     if disagreeing := bundle.disagreeing():
         raise CacheFileError(
             f"{' and '.join(disagreeing)} differ from the first rank's file: the server deletes all of them at start",
@@ -115,7 +115,7 @@ def directory_of(bundle: Bundle, plan: Plan | None, cache_dir: str) -> Path:
 def _place_problems(bundle: Bundle, plan: Plan) -> list[str]:
     place = pipeline.place_of(plan, cache_dir=None, flashinfer_version=_pinned(plan))
     target = pipeline.target_of(plan, cache_dir=None, flashinfer_version=_pinned(plan))
-    wanted = str(target.directory.relative_to(Path(place.cache_dir).expanduser()))
+    wanted = str(target.directory.relative_to(sglang_layout.cache_root(place)))
     problems = []
     if plan.resolved.no_autotune_reason:
         problems.append(f"the server reads no cache: {plan.resolved.no_autotune_reason}")

@@ -130,11 +130,11 @@ def cover(demands: Iterable[Demand], entries: Mapping[str, Entry]) -> tuple[Cove
     """What ``entries``, as FlashInfer has loaded them, serve of each demand."""
     wanted = tuple(demands)
     asked = {key.key for demand in wanted for key in demand.keys.values()}
-    near = _NearMisses(entries, asked)
+    near = NearMisses(entries, asked)
     return tuple(Coverage(demand, tuple(_spans(demand, entries, near))) for demand in wanted)
 
 
-def _spans(demand: Demand, entries: Mapping[str, Entry], near: _NearMisses) -> Iterator[Span]:
+def _spans(demand: Demand, entries: Mapping[str, Entry], near: NearMisses) -> Iterator[Span]:
     spans: list[Span] = []
     for first, last, bucket in _bucket_ranges(demand):
         state, reason = _judge(demand, bucket, entries, near)
@@ -161,7 +161,7 @@ def _bucket_ranges(demand: Demand) -> Iterator[tuple[int, int, int]]:
             first = last + 1
 
 
-def _judge(demand: Demand, bucket: int, entries: Mapping[str, Entry], near: _NearMisses) -> tuple[State, str]:
+def _judge(demand: Demand, bucket: int, entries: Mapping[str, Entry], near: NearMisses) -> tuple[State, str]:
     key = demand.keys.get(bucket)
     if key is None:
         return "fallback", "the key of this bucket is not known"
@@ -169,14 +169,32 @@ def _judge(demand: Demand, bucket: int, entries: Mapping[str, Entry], near: _Nea
     missing: State = "at_start" if key.tuned_by_server else "fallback"
     if entry is None:
         return missing, near.reason(key.key)
-    runner = parse_key(key.key).runner
-    if entry.runner != runner:
-        return missing, f"its entry names runner {entry.runner}, the key {runner}"
-    if key.tuned_by_server and policy_of(entry, key.policy) != tuple(key.policy):
-        measured = "has no policy, which counts as" if entry.policy is None else "was measured with"
-        policy = _policy_text(policy_of(entry, key.policy))
-        return "at_start", f"its entry {measured} {policy}; the server asks for {_policy_text(key.policy)}"
-    return "tuned", ""
+    runner = _runner_mismatch(entry)
+    if runner:
+        return missing, runner
+    policy = _policy_mismatch(entry, key.policy) if key.tuned_by_server else ""
+    return ("at_start", policy) if policy else ("tuned", "")
+
+
+def why_missed(key: str, policy: tuple[Any, ...], entries: Mapping[str, Entry], near: NearMisses) -> str:
+    """Why a lookup of ``key`` misses while the server tunes, when ``policy`` is asked for too."""
+    entry = entries.get(key)
+    if entry is None:
+        return near.reason(key)
+    return _runner_mismatch(entry) or _policy_mismatch(entry, policy) or "the op's runner refuses its tactic"
+
+
+def _runner_mismatch(entry: Entry) -> str:
+    runner = parse_key(entry.text).runner
+    return "" if entry.runner == runner else f"its entry names runner {entry.runner}, the key {runner}"
+
+
+def _policy_mismatch(entry: Entry, asked: tuple[Any, ...]) -> str:
+    found = policy_of(entry, asked)
+    if found == tuple(asked):
+        return ""
+    measured = "has no policy, which counts as" if entry.policy is None else "was measured with"
+    return f"its entry {measured} {_policy_text(found)}; the server asks for {_policy_text(asked)}"
 
 
 def policy_of(entry: Entry, asked: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -193,7 +211,7 @@ def _policy_text(policy: tuple[Any, ...]) -> str:
     return " ".join(map(str, policy[1::2])).replace("None", "no-graph")
 
 
-class _NearMisses:
+class NearMisses:
     """Says how the entries of a cache differ from a key that is not among them. Keys are parsed only if one is missing.
 
     ``asked`` are keys that the deployment does ask for: they belong to other layers and are no near misses.

@@ -35,7 +35,7 @@ def findings_of(report: CheckReport) -> tuple[Finding, ...]:
     start and falls back for no size."""
     return (
         *_environment_findings(report.question),
-        *_reading_findings(report),
+        *reading_findings(report),
         *_coverage_findings(report),
     )
 
@@ -43,7 +43,6 @@ def findings_of(report: CheckReport) -> tuple[Finding, ...]:
 def _environment_findings(question: Question) -> Iterator[Finding]:
     """The environment compared with must be the deployment's: the path holds its FlashInfer, the stamp its GPU."""
     gpu, wanted = question.environment.get("gpu", "unknown"), question.resolved.gpu.name
-    pinned = question.resolved.release.flashinfer_version
     if question.resolved.gpu.vendor == "amd":
         return
     if gpu == "unknown":
@@ -61,6 +60,12 @@ def _environment_findings(question: Question) -> Iterator[Finding]:
             f"the deployment says {wanted}, {question.environment_name} has {gpu}",
             "correct gpu: in the deployment file, or check against the server's environment: --env env.json",
         )
+    yield from version_findings(question)
+
+
+def version_findings(question: Question) -> Iterator[Finding]:
+    """The path holds the FlashInfer version: another one than the release's pin is worth a word."""
+    pinned = question.resolved.release.flashinfer_version
     if question.place.flashinfer_version != pinned:
         yield Finding(
             "note",
@@ -70,7 +75,8 @@ def _environment_findings(question: Question) -> Iterator[Finding]:
         )
 
 
-def _reading_findings(report: CheckReport) -> Iterator[Finding]:
+def reading_findings(report: CheckReport) -> Iterator[Finding]:
+    """What becomes of the files at start, whatever sizes they serve."""
     question = report.question
     if report.not_read is not None:
         message = f"the server reads no cache: {report.not_read}"
@@ -209,7 +215,7 @@ def _content_findings(question: Question, member: FileReport, content: FileConte
     if malformed:
         yield Finding("note", "no-keys", f"{names}: {malformed} keys that FlashInfer does not write: never looked up")
     unasked = len(others) - old - malformed
-    if unasked:
+    if unasked and asked:
         yield Finding("note", "unasked-entries", f"{names}: {unasked} entries that this deployment does not ask for")
 
 

@@ -6,9 +6,10 @@ Source: SGLang 0.5.23, ``model_executor/runner/flashinfer_autotune.py:flashinfer
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
-from autotune_planner.engines.resolved import CachePlace, Rank
+from autotune_planner.engines.resolved import DEFAULT_CACHE_DIR, CachePlace, Rank
 
 KEY_PART_NAMES = (
     "model_path",
@@ -32,17 +33,24 @@ def cache_key_hash(parts: tuple[str, ...]) -> str:
 
 
 def cache_directory(place: CachePlace) -> Path:
-    """``<cache dir>/flashinfer/autotune/<FlashInfer version>/sm<major><minor>/<hash>``; ``~`` is the home directory."""
+    """``<cache dir>/flashinfer/autotune/<FlashInfer version>/sm<major><minor>/<hash>``."""
     major, minor = place.compute_capability
-    root = Path(place.cache_dir).expanduser()
     return (
-        root
+        cache_root(place)
         / "flashinfer"
         / "autotune"
         / place.flashinfer_version
         / f"sm{major}{minor}"
         / cache_key_hash(place.key_parts)
     )
+
+
+def cache_root(place: CachePlace) -> Path:
+    """``cache_dir`` as the server takes it: only its own default is below the home directory.
+
+    Source: ``environ.SGLANG_CACHE_DIR``, whose value is used as it is set.
+    """
+    return Path(os.path.expanduser(place.cache_dir) if place.cache_dir == DEFAULT_CACHE_DIR else place.cache_dir)
 
 
 def rank_file_name(rank: Rank) -> str:

@@ -21,14 +21,28 @@ QUARANTINE = f"{WORK_FOLDER}/quarantine.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """What a journal says of one key: medians by tactic (its JSON text) and the fallback's, in microseconds."""
+    """What a journal says of one key: medians by tactic (its JSON text) and the fallback's, in microseconds.
+
+    ``spread`` and ``tied`` are the search's (``tuning.messages.Search``), None where it did not say.
+    """
 
     medians: Mapping[str, float]
     fallback_us: float | None
+    spread: float | None = None
+    tied: int | None = None
 
     def time_us(self, entry: Entry) -> float | None:
         """The median of the entry's own tactic; None where another one was measured."""
         return self.medians.get(json.dumps(entry.tactic))
+
+    def runner_up(self, entry: Entry) -> tuple[Any, float] | None:
+        """The fastest of the other tactics and its median in microseconds; None where no other was measured."""
+        own = json.dumps(entry.tactic)
+        others = [(us, tactic) for tactic, us in self.medians.items() if tactic != own]
+        if not others:
+            return None
+        us, tactic = min(others)
+        return json.loads(tactic), us
 
 
 Timings = Mapping[str, Measured]  # by key text
@@ -46,6 +60,16 @@ def read_timings(directory: Path, metadata: Mapping[str, Any] | None) -> dict[st
             if measured.medians or measured.fallback_us is not None:
                 timings.update(dict.fromkeys(record["entries"], measured))
     return timings
+
+
+def recorded_values(directory: Path, metadata: Mapping[str, Any] | None) -> dict[str, list[Any]]:
+    """Every value that runs in the environment ``metadata`` recorded for each key: [runner, tactic, policy] each."""
+    values: dict[str, list[Any]] = {}
+    for record in _records(directory / JOURNAL):
+        if record.get("metadata") == metadata and isinstance(record.get("entries"), dict):
+            for text, value in record["entries"].items():
+                values.setdefault(text, []).append(value)
+    return values
 
 
 def joined_journals(first: bytes, second: bytes) -> bytes:
@@ -75,8 +99,17 @@ def _measured(record: Mapping[str, Any]) -> Measured:
         if isinstance(candidate, dict):
             pairs.append((candidate.get("tactic"), candidate.get("median_us")))
     medians = {json.dumps(tactic): float(time) for tactic, time in pairs if _is_time(time)}
-    fallback: Any = record.get("fallback_us")
-    return Measured(medians, float(fallback) if _is_time(fallback) else None)
+    fallback, spread, tied = (record.get(name) for name in ("fallback_us", "spread", "tied"))
+    return Measured(
+        medians,
+        _time_or_none(fallback),
+        _time_or_none(spread),
+        tied if type(tied) is int and tied > 0 else None,
+    )
+
+
+def _time_or_none(value: Any) -> float | None:
+    return float(value) if _is_time(value) else None
 
 
 def _is_time(value: Any) -> bool:

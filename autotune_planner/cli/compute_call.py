@@ -25,7 +25,7 @@ _VALUES = {
     "--kv-token-capacity": "kv_token_capacity",
     "--assume-rules": "assume_rules",
 }
-_COUNT = re.compile(r"[1-9][0-9]{0,17}")
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)

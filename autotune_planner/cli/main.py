@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -19,6 +20,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if sys.stdout is None:  # closed by the caller: nothing to say it to
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
@@ -31,12 +34,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except OSError as error:
         # A full disk behind `>`: what was not flushed is dropped, or the interpreter would try once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = _report(
-            NotPossibleHereError(
-                f"cannot write the output: {error.strerror or error}", code="output", hint="write it to another place"
-            ),
-            [],
+        unwritable = NotPossibleHereError(
+            f"cannot write the output: {error.strerror or error}", code="output", hint="write it to another place"
         )
+        code = unwritable.exit_code
+        with contextlib.suppress(OSError):  # it may have been stderr that was full
+            _report(unwritable, [])
     sys.exit(code)
 
 

@@ -60,7 +60,7 @@ _MEANINGS = {
     "env": "Environment variables of the server.",
     "traffic": "A sample of production traffic, for tiles, coverage and time budgets.",
     "traffic.extend_lens": "Extend lengths of one batch, in tokens.",
-    "traffic.histogram": "A CSV or JSONL file of prompt and cached lengths.",
+    "traffic.histogram": "A CSV or JSONL file: prompt_len and, optionally, cached_len and count.",
     "launch": "The server's own launch line, as text or as a list of words.",
 }
 _FLAG_NAME = "^[a-z][a-z0-9_]*$"

@@ -52,14 +52,8 @@ class LaunchLine:
 def parse_launch_line(line: str | Sequence[str], table: FlagTable) -> LaunchLine:
     """Read a launch line, as one text or as words. ``DeploymentError`` where the server's parser refuses it."""
     words = _words(line)
-    env: dict[str, str] = {}
-    if words and words[0] == "env":
-        words = words[1:]
-    while words and _ASSIGNMENT.match(words[0]):
-        name, _, value = words[0].partition("=")
-        env[name] = value
-        words = words[1:]
-    flags = _without_command(words)
+    prefix, flags = _split_command(words)
+    env = dict(word.split("=", 1) for word in prefix if _ASSIGNMENT.match(word))
     return LaunchLine(_Parser(table).parse(flags), env, tuple(flags))
 
 
@@ -123,18 +117,23 @@ def _words(line: str | Sequence[str]) -> list[str]:
         ) from None
 
 
-def _without_command(words: list[str]) -> list[str]:
-    """The flags after ``python -m sglang.launch_server`` or ``sglang serve [MODEL]``, or of a bare list of flags."""
-    if not words or words[0].startswith("-"):
-        return words
-    command = os.path.basename(words[0])
-    if re.fullmatch(r"python[\d.]*", command) and words[1:3] == ["-m", "sglang.launch_server"]:
-        return words[3:]
-    if command == "sglang" and words[1:2] == ["serve"]:
-        flags = words[2:]
-        return ["--model-path", *flags] if flags and not flags[0].startswith("-") else flags
+def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
+    """(what stands before the command, the flags after it).
+
+    The command is ``python .. -m sglang.launch_server`` or ``sglang serve [MODEL]``; before it may stand assignments
+    and whatever starts a process (``env``, ``nohup``, ``numactl --membind=0``). A bare list of flags has no command.
+    """
+    for at, (word, following) in enumerate(zip(words, words[1:], strict=False)):
+        if (word, following) == ("-m", "sglang.launch_server"):
+            return words[:at], words[at + 2 :]
+        if os.path.basename(word) == "sglang" and following == "serve":
+            flags = words[at + 2 :]
+            return words[:at], ["--model-path", *flags] if flags and not flags[0].startswith("-") else flags
+    bare = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
+    if bare == len(words) or words[bare].startswith("-"):
+        return words[:bare], words[bare:]
     raise DeploymentError(
-        f"the launch line starts with {words[0]!r}, which is no way to start the server",
+        f"the launch line starts with {words[bare]!r}, which is no way to start the server",
         code="launch-line",
         where="launch",
         hint="python -m sglang.launch_server --model-path ..., or sglang serve --model-path ...",

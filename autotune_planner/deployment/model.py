@@ -31,6 +31,20 @@ class Gpu:
     profile: str | None = None  # name of its file in profiles/gpus, None for a mapping given by the user
 
 
+TEXT_PARTS = ("thinker_config", "llm_config", "language_config", "text_config")
+"""Where a wrapper keeps its language model, the first one that is there: as Hugging Face configurations name it."""
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The language model's part of a configuration; None where it has none. A thinker may nest it once more."""
+    for name in TEXT_PARTS:
+        part = config.get(name)
+        if isinstance(part, Mapping) and part:
+            inner = part.get("text_config") if name == "thinker_config" else None
+            return inner if isinstance(inner, Mapping) else part
+    return None
+
+
 @dataclass(frozen=True)
 class Model:
     """A model as its released ``config.json`` describes it. Weights are never read.
@@ -46,9 +60,8 @@ class Model:
 
     @property
     def text_config(self) -> Mapping[str, Any]:
-        """The language model's part: ``text_config`` of a multimodal wrapper, else the whole configuration."""
-        nested = self.config.get("text_config")
-        return nested if isinstance(nested, Mapping) else self.config
+        """The language model's part of a multimodal wrapper, else the whole configuration."""
+        return text_part(self.config) or self.config
 
     @property
     def architecture(self) -> str:

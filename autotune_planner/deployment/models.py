@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune_planner import profiles
 from autotune_planner.deployment.fields import shown
-from autotune_planner.deployment.model import Model
+from autotune_planner.deployment.model import TEXT_PARTS, Model, text_part
 from autotune_planner.deployment.suggestions import nearest_first
 from autotune_planner.deployment.text_files import read_text
 from autotune_planner.errors import DeploymentError
@@ -108,7 +108,7 @@ def model_from_config(
     ``DeploymentError`` if the configuration is not that of a model: ``architectures`` must be a list of names.
     """
     _require_form(config, source)
-    return Model(config=config, quantization_config=_quantization(config, quant), name=name, source=source)
+    return Model(config=config, quantization_config=_quantization(config, quant, source), name=name, source=source)
 
 
 def other_modality(model: Model) -> str | None:
@@ -116,11 +116,13 @@ def other_modality(model: Model) -> str | None:
     return next((key for key in _OTHER_MODALITIES if model.config.get(key)), None)
 
 
-def _quantization(config: Mapping[str, Any], quant: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _quantization(
+    config: Mapping[str, Any], quant: Mapping[str, Any] | None, where: str | None
+) -> Mapping[str, Any] | None:
     """The quantization as one flat mapping with a ``quant_method``, wherever it stands: in ``config.json`` (of a
     multimodal model perhaps in its ``text_config``), as the ``compression_config`` of older compressed-tensors, or in
     ModelOpt's own file."""
-    text = config.get("text_config") or {}
+    text = text_part(config) or {}
     found = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
     found = found or quant
     if not found:
@@ -129,6 +131,14 @@ def _quantization(config: Mapping[str, Any], quant: Mapping[str, Any] | None) ->
     content = dict(nested) if isinstance(nested, Mapping) else dict(found)
     if "quant_method" not in content and "quant_algo" not in content:
         return None
+    for key in ("quant_method", "quant_algo"):
+        if content.get(key) is not None and not isinstance(content[key], str):
+            raise DeploymentError(
+                f"the model's quantization says {key}: {shown(content[key])}; it takes a name",
+                code="model-config",
+                where=where,
+                hint="give config.json and hf_quant_config.json as released",
+            )
     if "exclude_modules" in content:
         content.setdefault("ignore", content["exclude_modules"])
     return {"quant_method": "modelopt", **content}
@@ -147,9 +157,11 @@ def _require_form(config: Mapping[str, Any], where: str | None) -> None:
             where=where,
             hint='give the config.json as released, with a line such as "architectures": ["Qwen3MoeForCausalLM"]',
         )
-    for key in ("text_config", "quantization_config", "compression_config", "vision_config"):
+    for key in (*TEXT_PARTS, "quantization_config", "compression_config", "vision_config"):
         _require_mapping(config, key, key, where)
-    _require_mapping(config.get("text_config") or {}, "quantization_config", "text_config.quantization_config", where)
+    thinker = config.get("thinker_config") or {}
+    _require_mapping(thinker, "text_config", "thinker_config.text_config", where)
+    _require_mapping(text_part(config) or {}, "quantization_config", "text_config.quantization_config", where)
 
 
 def _require_mapping(config: Mapping[str, Any], key: str, shown_key: str, where: str | None) -> None:

@@ -125,7 +125,7 @@ def _wrong_type(details: ErrorDetails, path: FieldPath) -> _Problem:
     message = _it_takes(details, path, _TAKES.get(kind, details["msg"]))
     meant = _INSTEAD.get(kind)
     instead = None if meant is None else meant(details["input"])
-    line = example(path) if instead is None else f"{path[-1]}: {instead}"
+    line = example(path) if instead is None or path[-1].isdigit() else f"{path[-1]}: {instead}"
     return _Problem("wrong-type", message, f"write {line}")
 
 

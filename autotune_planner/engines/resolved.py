@@ -148,7 +148,7 @@ class OpUse:
 
     ``decode_pass_rows`` and ``extend_pass_rows`` are what the server's own passes send (None: the pass does not run or
     does not reach the op); ``decode_rows`` and ``prefill_rows`` are the largest M of production in that phase (None:
-    this worker never does it). All in tokens as the op sees them.
+    this worker never does it). All in tokens as the op sees them. ``note`` says why the server leaves it untuned.
     """
 
     layer: str
@@ -157,6 +157,16 @@ class OpUse:
     extend_pass_rows: int | None
     decode_rows: int | None
     prefill_rows: int | None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class UnseenOp:
+    """Something of a forward that is not tuned, and why."""
+
+    layer: str
+    what: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -209,11 +219,14 @@ class Rank:
     dp: int
 
 
+DEFAULT_CACHE_DIR = "~/.cache/sglang"  # the only place whose ~ the server expands
+
+
 @dataclass(frozen=True)
 class CachePlace:
     """Where the server looks: inputs of its cache path, hashed and joined by ``cache.sglang_layout``."""
 
-    cache_dir: str  # $SGLANG_CACHE_DIR, default ~/.cache/sglang
+    cache_dir: str  # $SGLANG_CACHE_DIR as it is set, or DEFAULT_CACHE_DIR
     flashinfer_version: str
     compute_capability: tuple[int, int]
     key_parts: tuple[str, ...]  # joined by "|" and hashed
@@ -259,6 +272,7 @@ class Resolved:
     warmups: tuple[Warmup, ...]
     no_autotune_reason: str | None  # why the server neither tunes nor reads a cache; None where it does
     ops: tuple[OpUse, ...]
+    unseen_ops: tuple[UnseenOp, ...]
     extend_attention: ExtendAttention
     traffic: Traffic
     cache_place: CachePlace

@@ -15,10 +15,12 @@ ComputeCapability = tuple[int, int]
 @dataclass(frozen=True)
 class BoundCall:
     """One public call with its inputs. Calling it launches the op and gives its output; ``reference`` gives what that
-    should be, in float32 and of the same shape."""
+    should be, in float32 and of the same shape; None where nobody but the kernel knows its layouts and scales, so that
+    only finiteness can be checked. ``tolerance`` multiplies what the output's dtype allows."""
 
     launch: Callable[[], Any]
-    reference: Callable[[], Any]
+    reference: Callable[[], Any] | None
+    tolerance: float = 1.0
 
     def __call__(self) -> Any:
         return self.launch()
@@ -59,6 +61,19 @@ class OpCall(ABC):
     @abstractmethod
     def tune_max(self) -> int | None:
         """Bound of the op's bucket mapper in tokens; None where the mapper is uncapped."""
+
+    def bound_of(self, m: int) -> int | None:
+        """Largest bucket that a call with M = m profiles and looks up; None where the mapper is uncapped."""
+        return self.tune_max
+
+    @property
+    def cold_l2(self) -> bool:
+        """Whether the tuner measures with a cold L2 cache, and so makes copies of the inputs and a buffer to flush."""
+        return False
+
+    def keys_verified(self, capability: ComputeCapability) -> bool:
+        """Whether keys of this call were compared with those of the real server's call sites on this architecture."""
+        return capability in ((9, 0), (10, 0))
 
     @property
     @abstractmethod

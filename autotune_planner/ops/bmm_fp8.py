@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
-from autotune_planner.ops.tensors import TensorSpec
+from autotune_planner.ops.tensors import WORKSPACE, TensorSpec
 from autotune_planner.values import dataclass
-
-_WORKSPACE = TensorSpec("workspace", (40 << 20,), "uint8")  # gemm/gemm_base.py:DEFAULT_WORKSPACE_SIZE, one a process
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,11 @@ class BmmFp8(OpCall):
         return TensorSpec("output", (1, m, self.n), "bfloat16")
 
     def scratch(self, m: int) -> tuple[tuple[str, int], ...]:
-        return (("cuBLASLt workspace", _WORKSPACE.bytes),)
+        return (("cuBLASLt workspace", WORKSPACE.bytes),)
 
     def tuner_inputs(self, bucket: int) -> tuple[TensorSpec, ...]:
         """The workspace is an input with a wildcard size, so the tuner makes one of its own."""
-        return self.inputs(bucket)[0], self.output(bucket), _WORKSPACE
+        return self.inputs(bucket)[0], self.output(bucket), WORKSPACE
 
     @property
     def compute_dtype(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 # Unit roundoff of the output's dtype, times what a long accumulation and one rounded intermediate add to it.
 _RELATIVE = {"bfloat16": 2**-8 * 4, "float16": 2**-11 * 4}
@@ -10,12 +10,25 @@ _OUTLIERS = 1e-4  # share of elements that may be beyond that: the tail of a sum
 _FAR = 8  # times the tolerance, which no element may be beyond
 
 
-def gated_moe(x: Any, experts: Any, scales: Any, fc1: Any, fc2: Any) -> Any:
+class Gate(NamedTuple):
+    """What gpt-oss adds to a SwiGLU: biases (local experts, width), and scalars for every expert."""
+
+    fc1_bias: Any
+    fc2_bias: Any
+    alpha: float
+    beta: float
+    limit: float
+
+
+def gated_moe(
+    x: Any, experts: Any, scales: Any, fc1: Any, fc2: Any, *, gate_of: Gate | None = None, between: Any = None
+) -> Any:
     """SwiGLU MoE of the experts that this rank holds, (tokens, hidden) float32.
 
     ``fc1`` is (local experts, 2 * intermediate, hidden), its first half the linear part and its second the gate;
-    ``fc2`` is (local experts, hidden, intermediate). ``experts`` (tokens, top_k) are global ids of rank 0: ids at or
-    above the local count belong to other ranks and add nothing. ``scales`` weigh each choice.
+    ``fc2`` is (local experts, hidden, intermediate); both need no more than a shape and one matrix for an index.
+    ``experts`` (tokens, top_k) are global ids of rank 0: ids at or above the local count belong to other ranks and add
+    nothing. ``scales`` weigh each choice. ``between`` is the dtype that the kernel rounds the hidden activation to.
     """
     import torch
 
@@ -24,24 +37,52 @@ def gated_moe(x: Any, experts: Any, scales: Any, fc1: Any, fc2: Any) -> Any:
         rows, choice = (experts == expert).nonzero(as_tuple=True)
         if rows.numel() == 0:
             continue
-        linear, gate = (inputs[rows] @ fc1[expert].float().T).chunk(2, dim=1)
-        hidden = torch.nn.functional.silu(gate) * linear
-        out.index_add_(0, rows, (hidden @ fc2[expert].float().T) * scales[rows, choice].float()[:, None])
+        first = inputs[rows] @ fc1[expert].float().T
+        if gate_of is None:
+            linear, gate = first.chunk(2, dim=1)
+            hidden = torch.nn.functional.silu(gate) * linear
+        else:
+            linear, gate = (first + gate_of.fc1_bias[expert].float()).chunk(2, dim=1)
+            gate, linear = gate.clamp(max=gate_of.limit), linear.clamp(-gate_of.limit, gate_of.limit)
+            hidden = gate * torch.sigmoid(gate_of.alpha * gate) * (linear + gate_of.beta)
+        if between is not None:
+            hidden = hidden.to(between).float()
+        second = hidden @ fc2[expert].float().T
+        if gate_of is not None:
+            second += gate_of.fc2_bias[expert].float()
+        out.index_add_(0, rows, second * scales[rows, choice].float()[:, None])
     return out
 
 
-def disagreement(output: Any, reference: Any) -> str | None:
+def e2m1(packed: Any) -> Any:
+    """The FP4 numbers of packed bytes, (rows, columns / 2) -> (rows, columns) float32; the low half comes first."""
+    import torch
+
+    magnitudes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+    table = torch.tensor((*magnitudes, *(-one for one in magnitudes)), dtype=torch.float32, device=packed.device)
+    halves = torch.stack((packed & 15, packed >> 4), dim=-1)
+    return table[halves.long()].flatten(-2)
+
+
+def not_finite(output: Any) -> str | None:
+    """How much of an output is not a number, as text; None where all of it is."""
+    import torch
+
+    wrong = int((~torch.isfinite(output)).sum())
+    return f"{wrong} of {output.numel()} elements are not finite" if wrong else None
+
+
+def disagreement(output: Any, reference: Any, tolerance: float = 1.0) -> str | None:
     """What is wrong with an output beside its float32 reference of the same shape; None where they agree.
 
     An element may differ by the dtype's roundoff, four times over, of its own size and of the reference's root mean
     square: a sum of many terms is as exact as its terms, not as itself. One in ten thousand may differ by more, but
-    none by eight times as much: a tile, a row or an expert that is wrong is off by its whole size.
+    none by eight times as much: a tile, a row or an expert that is wrong is off by its whole size. ``tolerance``
+    multiplies what is allowed.
     """
-    import torch
-
-    if not bool(torch.isfinite(output).all()):
-        return f"{int((~torch.isfinite(output)).sum())} of {output.numel()} elements are not finite"
-    relative = _RELATIVE[str(output.dtype).removeprefix("torch.")]
+    if (broken := not_finite(output)) is not None:
+        return broken
+    relative = tolerance * _RELATIVE[str(output.dtype).removeprefix("torch.")]
     allowed = reference.abs().add_(reference.square().mean().sqrt()).mul_(relative)
     ratio = (output.float() - reference).abs_().div_(allowed)
     beyond, worst = int((ratio > 1).sum()), float(ratio.max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from autotune_planner.values import dataclass
 
@@ -35,6 +36,20 @@ class TensorSpec:
     @property
     def bytes(self) -> int:
         return self.elements * ITEM_BYTES[self.dtype]
+
+
+WORKSPACE = TensorSpec("workspace", (40 << 20,), "uint8")  # gemm/gemm_base.py:DEFAULT_WORKSPACE_SIZE, one a process
+
+
+def round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def empty_of(spec: TensorSpec, device: str) -> Any:
+    """An uninitialised torch tensor."""
+    import torch
+
+    return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
 
 
 def bytes_of(tensors: Iterable[TensorSpec]) -> int:

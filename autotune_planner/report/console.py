@@ -21,5 +21,7 @@ def talk_console() -> Console:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
+    if hasattr(stream, "reconfigure"):  # a character that the stream's encoding lacks is escaped
+        stream.reconfigure(errors="backslashreplace")
     width = None if stream.isatty() else _PLAIN_WIDTH
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=not stream.isatty())

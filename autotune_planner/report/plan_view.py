@@ -24,7 +24,7 @@ _LEVEL_STYLE = {"info": "cyan", "warning": "yellow", "error": "red"}
 def plan_view(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | None, explain: bool) -> Group:
     """Budgets, passes with reasons, buckets, and the files that every rank of the server will open."""
     resolved = plan.resolved
-    parts: list[ConsoleRenderable] = [Text(_headline(resolved), style="bold"), Text()]
+    parts: list[ConsoleRenderable] = [Text(headline(resolved), style="bold"), Text()]
     if resolved.gpu.vendor != "amd":  # judged for tiles only
         parts += [_budgets(resolved), Text(), _passes(resolved.passes), Text()]
     if plan.tiles is not None:
@@ -46,7 +46,8 @@ def plan_view(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | Non
 
 def nothing_to_tune_reason(plan: Plan) -> str:
     """Why a plan has no work units."""
-    errors = [notice.message for notice in plan.resolved.notices if notice.code == "shapes-do-not-divide"]
+    said = ("shapes-do-not-divide", "op-not-planned")
+    errors = [notice.message for notice in plan.resolved.notices if notice.code in said]
     reason = plan.resolved.no_autotune_reason or next(iter(errors), None)
     return reason or "the server would autotune, but this deployment reaches no op that its tuner can tune"
 
@@ -59,7 +60,8 @@ def print_notices(console: Console, notices: Iterable[Notice]) -> None:
         console.print(Text.assemble((f"{notice.level}: ", style), notice.message, (f" [{notice.code}]", "dim")))
 
 
-def _headline(resolved: Resolved) -> str:
+def headline(resolved: Resolved) -> str:
+    """Model, GPU and server in one line."""
     release = resolved.release
     return (
         f"{resolved.model_path} on {resolved.gpu.name}, {release.name} {release.version} "
@@ -67,9 +69,10 @@ def _headline(resolved: Resolved) -> str:
     )
 
 
-def _budgets(resolved: Resolved) -> Table:
+def budget_rows(resolved: Resolved) -> list[tuple[str, str]]:
+    """The sizes that a rank works with, by name."""
     arguments, runtime = resolved.arguments, resolved.runtime
-    rows = [
+    rows: list[tuple[str, object]] = [
         ("tensor / attention-DP / expert / pipeline parallel", _parallel(resolved)),
         ("chunked_prefill_size (per rank)", arguments.chunked_prefill_size),
         ("max_prefill_tokens", arguments.max_prefill_tokens),
@@ -83,11 +86,15 @@ def _budgets(resolved: Resolved) -> Table:
         ("attention backend, page size", f"{arguments.attention_backend}, {arguments.page_size}"),
         ("quantization", arguments.quantization or "none"),
     ]
+    return [(name, str(value)) for name, value in rows]
+
+
+def _budgets(resolved: Resolved) -> Table:
     table = _table("Budgets")
     table.add_column("per rank")
     table.add_column("value")
-    for name, value in rows:
-        table.add_row(name, str(value))
+    for row in budget_rows(resolved):
+        table.add_row(*row)
     return table
 
 

@@ -193,3 +193,25 @@ def test_a_model_is_needed(line):
     with pytest.raises(DeploymentError) as caught:
         deployment_of_launch_line(line, gpu=load_gpu("H200"))
     assert caught.value.where == "--model-path"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A=1 python -m sglang.launch_server --tp 2",
+        "/usr/bin/python3.12 -u -m sglang.launch_server --tp 2",
+        "env A=1 numactl --membind=0 python3 -m sglang.launch_server --tp 2",
+        "nohup env A=1 /opt/bin/sglang serve --tp 2",
+        "A=1 --tp 2",
+        "--tp 2",
+    ],
+)
+def test_whatever_starts_the_command(line):
+    parsed = parse_launch_line(line, TABLE)
+    assert parsed.values == {"tp_size": 2}
+    assert parsed.env == ({"A": "1"} if "A=1" in line else {})
+
+
+def test_another_module_is_no_command():
+    with pytest.raises(DeploymentError):
+        parse_launch_line("python -m sglang_router.launch_server --tp 2", TABLE)

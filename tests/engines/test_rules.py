@@ -284,7 +284,15 @@ def test_environment_that_the_server_cannot_read():
         ("dummy-logits", {}),
         ("model-path-in-key", {}),
         ("moe-bound-clamps", {"parallel": DP8}),
-        ("op-not-planned", {"model": profile_model("qwen3-30b-a3b-fp8-modelopt")}),
+        (
+            "op-not-planned",
+            {
+                "gpu": load_gpu("B200-180G"),
+                "model": profile_model("qwen3-30b-a3b-nvfp4"),
+                "moe": Moe("flashinfer_trtllm"),
+                "flags": {"fp4_gemm_runner_backend": "flashinfer_trtllm"},
+            },
+        ),
         ("int32-overflow", {"parallel": replace(DP8, ep=8), "prefill": Prefill(chunked_prefill_size=8 * 65536)}),
         (
             "a2a-overflow",

@@ -50,9 +50,11 @@ def deployment_of(row, capacity=CAPACITY):
 def parse(arguments):
     """``--flag value`` pairs by the release's table; the truth writes flags in full."""
     table = profiles.load("engines", "sglang-0.5.23")["flags"]
+    spelled = {flag["cli_name"]: name for name, flag in table.items() if "cli_name" in flag}
     parsed, position = {}, 0
     while position < len(arguments):
         name = arguments[position].removeprefix("--").replace("-", "_")
+        name = spelled.get(arguments[position], name)
         position += 1
         values = []
         while position < len(arguments) and not arguments[position].startswith("--"):

@@ -98,7 +98,8 @@ def test_calls_are_values(call):
 def test_every_field_tells_calls_apart():
     for field in dataclasses.fields(MOE):
         value = getattr(MOE, field.name)
-        assert dataclasses.replace(MOE, **{field.name: not value if isinstance(value, bool) else value + 1}) != MOE
+        other = not value if isinstance(value, bool) else "fp8" if isinstance(value, str) else value + 1
+        assert dataclasses.replace(MOE, **{field.name: other}) != MOE
 
 
 @pytest.mark.flashinfer

@@ -127,3 +127,29 @@ IMAGES_IN_PREFILL_GRAPHS = frozenset(
         "Qwen4ExpForConditionalGeneration",
     }
 )
+
+# models/deepseek_v2.DeepseekV3ForCausalLM.fused_shared_experts_architecture, and classes that ask it
+FUSES_SHARED_EXPERT = frozenset({"DeepseekV3ForCausalLM", "GlmMoeDsaForCausalLM", "KimiK25ForConditionalGeneration"})
+
+# Classes whose experts are declared with RoutingMethodType.DeepSeekV3: models/deepseek_v2.DeepseekV2MoE, glm4_moe
+GROUPED_SIGMOID_ROUTER = (DEEPSEEK | {"DeepseekV2ForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM"}) - {
+    "HYV4ForCausalLM",
+    "LongcatFlashForCausalLM",
+}
+
+# RoutingMethodType.Renormalize (models/qwen3_moe.py) and RenormalizeNaive (models/qwen2_moe.py)
+SOFTMAX_ROUTER = frozenset(
+    {
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+
+LLAMA4_ROUTER = frozenset({"Llama4ForCausalLM", "Llama4ForConditionalGeneration"})
+
+# models/deepseek_v2.DeepseekV2MoE: its shared expert's gate_up_proj runs in a kernel of the server in NVFP4 on SM100
+DEEPSEEK_MOE = GROUPED_SIGMOID_ROUTER - {"Glm4MoeForCausalLM"}

@@ -56,6 +56,15 @@ class ServerArguments:
     enable_torch_compile: bool = False
     disaggregation_mode: str = "null"
     fp8_gemm_runner_backend: str = "auto"
+    fp4_gemm_runner_backend: str = "auto"
+    flashinfer_mxfp4_moe_precision: str = "default"
+    flashinfer_a2a_dispatch_type: str | None = None
+    disable_flashinfer_cutlass_moe_fp4_allgather: bool = False
+    disable_shared_experts_fusion: bool = False
+    enforce_shared_experts_fusion: bool = False
+    enable_eplb: bool = False
+    init_expert_location: str = "trivial"
+    ep_dispatch_algorithm: str | None = None
     speculative_algorithm: str | None = None
     speculative_num_steps: int | None = None
     speculative_eagle_topk: int | None = None

@@ -14,6 +14,11 @@ from autotune_planner.values import dataclass
 EXTEND = "SGLANG_FLASHINFER_AUTOTUNE_EXTEND"
 REUSE_CACHE = "SGLANG_FLASHINFER_AUTOTUNE_CACHE"
 FUSED_FINALIZE = "SGLANG_FLASHINFER_MOE_FUSED_FINALIZE"
+DEFERRED_FINALIZE = "SGLANG_ENABLE_MOE_DEFERRED_FINALIZE"
+DEFERRED_FINALIZE_ROWS = "SGLANG_MOE_DEFERRED_FINALIZE_MAX_TOKENS"
+NVFP4_W4A16 = "SGLANG_FLASHINFER_CUTEDSL_NVFP4_W4A16"
+NVFP4_DISPATCH = "SGLANG_MOE_NVFP4_DISPATCH"
+SHARED_EXPERT_TP1 = "SGLANG_SHARED_EXPERT_TP1"
 DISPATCH_TOKENS = "SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 CACHE_DIR = "SGLANG_CACHE_DIR"
 DEEPGEMM = "SGLANG_ENABLE_JIT_DEEPGEMM"
@@ -52,6 +57,11 @@ class Environment:
     def get(self, name: str) -> str | None:
         value = self.deployment.env.get(name)
         return self.environ.get(name) if value is None else value
+
+    def text(self, name: str, *, default: str) -> str:
+        """As it is set, the empty text too."""
+        value = self.get(name)
+        return default if value is None else value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         text = self.get(name)

@@ -25,6 +25,17 @@ _EMBEDDING_SUFFIXES = ("Model", "ForSequenceClassification", "ForRewardModel", "
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Dimensions of multi-head latent attention; ``q_rank`` 0 where queries are not compressed."""
+
+    q_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+
+@dataclass(frozen=True)
 class ModelFacts:
     """Figures of one model: sizes in elements, ``context_len`` in tokens. Counts are 0 where a model has no MoE."""
 
@@ -48,12 +59,20 @@ class ModelFacts:
     top_k: int
     moe_intermediate_size: int
     shared_experts: int
+    shared_intermediate: int  # of all shared experts together; 0 without
+    shared_module: str  # their module's name
+    dense_layers: tuple[int, ...]  # of a model with experts: layers without
+    renormalizes: bool  # the router, over the chosen experts
+    router_bias: bool  # a bias corrects its scores
+    latent: Latent | None
     quant_method: str | None  # of the checkpoint, by its own name
     quant_algo: str | None  # of a ModelOpt checkpoint
     quant_in_config: bool  # not only in a file beside config.json: the server's argument takes just this over
-    quant_layer_algos: frozenset[str]  # of a ModelOpt checkpoint of mixed precision
+    quant_layers: tuple[tuple[str, str], ...]  # (module, algorithm) of a ModelOpt checkpoint of mixed precision
+    quant_layer_algos: frozenset[str]  # those algorithms
     quant_expert_algos: frozenset[str]  # those of its experts
     quant_int4_groups: bool  # compressed-tensors, 4-bit integers in groups of 32: Kimi-K2 Thinking and K2.5
+    weight_block: tuple[int, ...] | None  # rows and columns of weights that share a scale
     not_quantized: tuple[str, ...]  # patterns of its module names, such as "lm_head" and "model.layers.*.mlp.gate"
 
 
@@ -88,13 +107,21 @@ def model_facts(model: Model, dtype_flag: str, context_length_flag: int | None) 
         top_k=_first(text, "num_experts_per_tok", "moe_topk") if experts else 0,
         moe_intermediate_size=_first(text, "moe_intermediate_size", "intermediate_size") if experts else 0,
         shared_experts=int(text.get("n_shared_experts") or 0),
+        shared_intermediate=_shared_intermediate(text),
+        shared_module="shared_expert" if text.get("shared_expert_intermediate_size") else "shared_experts",
+        dense_layers=_dense_layers(text) if experts else (),
+        renormalizes=bool(text.get("norm_topk_prob", True)),
+        router_bias=text.get("topk_method") == "noaux_tc" or architecture == "Glm4MoeForCausalLM",
+        latent=_latent(text),
         quant_method=quantization.get("quant_method"),
         quant_algo=quantization.get("quant_algo"),
         quant_in_config=any(part.get("quantization_config") for part in (config, text)),
+        quant_layers=tuple(algos.items()),
         quant_layer_algos=frozenset(algos.values()),
         quant_expert_algos=frozenset(algo for layer, algo in algos.items() if ".experts" in layer),
         quant_int4_groups=_int4_groups(quantization),
-        not_quantized=tuple(map(str, quantization.get("ignore") or ())),
+        weight_block=_weight_block(quantization),
+        not_quantized=_not_quantized(quantization),
     )
 
 
@@ -111,6 +138,43 @@ def _sparse_page_size(architecture: str, text: Any) -> int | None:
     if architecture not in architectures.SPARSE_ATTENTION or text.get("index_topk") is None:
         return None
     return _SPARSE_PAGE * int(text.get("index_kpool") or 1)
+
+
+def _shared_intermediate(text: Any) -> int:
+    """Sources: ``deepseek_v2.DeepseekV2MoE``, ``qwen2_moe.Qwen2MoeSparseMoeBlock``."""
+    if text.get("shared_expert_intermediate_size"):
+        return int(text["shared_expert_intermediate_size"])
+    return int(text.get("n_shared_experts") or 0) * int(text.get("moe_intermediate_size") or 0)
+
+
+def _dense_layers(text: Any) -> tuple[int, ...]:
+    """Sources: ``deepseek_v2._is_layer_sparse``, ``qwen2_moe`` (``mlp_only_layers``, ``decoder_sparse_step``)."""
+    layers = range(int(text.get("num_hidden_layers") or 0))
+    first, every = int(text.get("first_k_dense_replace") or 0), int(text.get("moe_layer_freq") or 1)
+    only, step = tuple(text.get("mlp_only_layers") or ()), int(text.get("decoder_sparse_step") or 1)
+    return tuple(
+        layer
+        for layer in layers
+        if layer < first or layer % every or layer in only or (step > 1 and (layer + 1) % step)
+    )
+
+
+def _latent(text: Any) -> Latent | None:
+    if not text.get("kv_lora_rank"):
+        return None
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    return Latent(*(int(text.get(name) or 0) for name in names))
+
+
+def _weight_block(quantization: dict[str, Any]) -> tuple[int, ...] | None:
+    block = quantization.get("weight_block_size")
+    return tuple(map(int, block)) if isinstance(block, list | tuple) and block else None
+
+
+def _not_quantized(quantization: dict[str, Any]) -> tuple[str, ...]:
+    """By every name that checkpoints have for it."""
+    names = ("ignore", "modules_to_not_convert", "ignored_layers")
+    return tuple(dict.fromkeys(str(one) for name in names for one in quantization.get(name) or ()))
 
 
 def _layer_algos(quantization: dict[str, Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune_planner.deployment.model import Gpu, Traffic
-from autotune_planner.engines.resolved import Notice
+from autotune_planner.engines.resolved import DEFAULT_CACHE_DIR, Notice
 
 _GB = 1e9
 
@@ -19,7 +19,9 @@ def machine_wide_chunk(given: int, per_rank: int, attn_dp_size: int) -> Notice |
     )
 
 
-def extend_not_tuned(*, closed_because: str | None, enabled: bool, ceiling: int, variable: str) -> Notice | None:
+def extend_not_tuned(
+    *, closed_because: str | None, enabled: bool, ceiling: int, variable: str, planned: bool
+) -> Notice | None:
     """Why the server's own prefill buckets stay untuned at start."""
     if closed_because is not None:
         return Notice("extend-skipped", "info", f"the server skips its EXTEND pass: {closed_because}")
@@ -28,8 +30,8 @@ def extend_not_tuned(*, closed_because: str | None, enabled: bool, ceiling: int,
     return Notice(
         "extend-off",
         "info",
-        f"the server's EXTEND pass is off unless {variable}=1; prefill sizes up to {ceiling} tokens per rank are tuned "
-        "here all the same, and the server loads and hits them",
+        f"the server's EXTEND pass is off unless {variable}=1; prefill sizes up to {ceiling} tokens per rank"
+        + (" are tuned here all the same, and the server loads and hits them" if planned else " stay untuned at start"),
     )
 
 
@@ -223,10 +225,34 @@ def no_capture_sizes(alignment: int) -> Notice:
     )
 
 
+def relative_cache_dir(cache_dir: str) -> Notice | None:
+    """The server neither expands ``~`` nor makes the path absolute."""
+    if cache_dir.startswith("/") or cache_dir == DEFAULT_CACHE_DIR:
+        return None
+    return Notice(
+        "cache-dir-relative",
+        "warning",
+        f"SGLANG_CACHE_DIR={cache_dir} is taken as it is, below the server's working directory (a ~ is a folder of that "
+        "name): give an absolute path",
+    )
+
+
 def unplanned(what: str | None) -> Notice | None:
     if what is None:
         return None
-    return Notice("op-not-planned", "warning", f"this deployment also tunes {what}, which this version does not plan")
+    return Notice("op-not-planned", "warning", f"the server tunes {what}, which this version does not plan")
+
+
+def impossible_memory(fraction: float) -> Notice | None:
+    """The server resolves any number; its memory pool then has no room, or more than there is."""
+    if 0 < fraction < 1:
+        return None
+    return Notice(
+        "memory-fraction-impossible",
+        "error",
+        f"mem_fraction_static is {fraction:g}: the server accepts it and then fails when it allocates its memory pool; "
+        "lower the chunk or give --mem-fraction-static between 0 and 1",
+    )
 
 
 def unmodelled(flags: tuple[str, ...]) -> Notice | None:

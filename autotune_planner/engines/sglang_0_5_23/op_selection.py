@@ -1,62 +1,37 @@
-"""Which FlashInfer ops a deployment reaches, and with how many rows. Sources: ``layers/moe``, ``layers/quantization``
-and the model classes of the release."""
+"""Which FlashInfer ops a deployment reaches, and with how many rows."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
-from autotune_planner.engines.resolved import OpUse
+from autotune_planner.engines.resolved import OpUse, UnseenOp
+from autotune_planner.engines.sglang_0_5_23 import architectures
+from autotune_planner.engines.sglang_0_5_23.layer_quantization import Format, format_of
+from autotune_planner.engines.sglang_0_5_23.linear_ops import linear_uses, linears, untuned_reason
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts
+from autotune_planner.engines.sglang_0_5_23.moe_ops import deferred, moe_call, uneven_blocks
+from autotune_planner.engines.sglang_0_5_23.op_layout import Kernels, LayerRows, Layout
 from autotune_planner.ops.base import OpCall
-from autotune_planner.ops.bmm_fp8 import BmmFp8
-from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
-from autotune_planner.values import dataclass
 
-
-@dataclass(frozen=True)
-class Rows:
-    """Tokens that a layer sees: in the server's two dummies (None: no such pass) and, at most, in production (None:
-    this worker has no such phase)."""
-
-    decode_pass: int | None
-    extend_pass: int | None
-    decode: int | None
-    prefill: int | None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Parallel sizes of one rank's layers."""
-
-    tp_size: int
-    attn_tp_size: int
-    moe_tp_size: int
-    moe_ep_size: int
-    redundant_experts: int
-    enable_alltoall: bool
-    use_fused_finalize: bool
-    cutlass_tune_max: int
+_EXPERTS = "mlp.experts"
 
 
 def select_ops(
-    model: ModelFacts, *, runner: str, quantization: str | None, layout: Layout, local: Rows, moe: Rows
+    model: ModelFacts, quantization: str | None, layout: Layout, kernels: Kernels, rows: LayerRows
 ) -> tuple[OpUse, ...]:
-    """Every op with a tuner that we can drive; ``quantization`` is the checkpoint's by the server's name."""
+    """Every op with a tuner that we can drive; ``quantization`` is the model's by the server's name."""
     uses = []
-    if runner == "flashinfer_cutlass" and model.num_experts and quantization is None:
-        uses.append(_use("mlp.experts", _cutlass_moe(model, layout), moe))
-    if quantization == "modelopt_fp8":
-        # A dense MLP is split over TP like the experts and runs on gathered rows; attention is local.
-        uses += [
-            _use(layer, call, moe if layer.startswith("mlp.") else local)
-            for layer, call in _fp8_linears(model, layout)
-            if _is_quantized(model, layer)
-        ]
-    return tuple(uses)
+    call = _moe(model, quantization, layout, kernels)
+    if call is not None:
+        seen = rows.moe
+        uses.append(OpUse(_EXPERTS, call, seen.decode_pass, seen.extend_pass, seen.decode, seen.prefill))
+        captured = deferred(call, model, kernels)
+        if captured is not None and rows.captured is not None and seen.decode is not None:
+            most = min(rows.captured, kernels.deferred_rows)
+            note = "captured graphs leave the last sum to the server, which tunes it finalized only"
+            uses.append(OpUse(_EXPERTS, captured, None, None, most, None, note))
+    return (*uses, *linear_uses(model, quantization, layout, kernels, rows))
 
 
-def uneven_shape(model: ModelFacts, layout: Layout) -> str | None:
+def uneven_shape(model: ModelFacts, quantization: str | None, layout: Layout, kernels: Kernels) -> str | None:
     """What of a model cannot be split evenly over the ranks, as text; None where all can.
 
     The server resolves its arguments all the same, and fails an assertion when it builds its layers
@@ -71,65 +46,73 @@ def uneven_shape(model: ModelFacts, layout: Layout) -> str | None:
         ]
     else:
         parts.append(("intermediate size", model.intermediate_size, layout.tp_size))
-    return next((f"{what} {total} over {ranks} ranks" for what, total, ranks in parts if total % max(ranks, 1)), None)
+    found = next((f"{what} {total} over {ranks} ranks" for what, total, ranks in parts if total % max(ranks, 1)), None)
+    if found is None and model.num_experts and layout.moe_tp_size:
+        return uneven_blocks(model, expert_format(model, quantization), layout, kernels)
+    return found
 
 
 def unplanned_ops(
-    model: ModelFacts, *, runner: str, quantization: str | None, autotuned_runners: list[str]
+    model: ModelFacts, quantization: str | None, layout: Layout, kernels: Kernels, autotuned_runners: list[str]
 ) -> str | None:
-    """What the server tunes here and we cannot plan yet, as text; None where nothing is left out."""
-    planned = runner == "flashinfer_cutlass" and quantization is None
-    if runner in autotuned_runners and model.num_experts and not planned:
-        return f"the {runner} MoE with {quantization or 'bfloat16'} weights"
-    if quantization in ("modelopt_fp4", "modelopt_mixed", "mxfp8") or (quantization == "modelopt_fp8" and model.is_mla):
-        return f"linear layers in {quantization}"
+    """What the server may tune here and we cannot plan, as text; None where nothing is left out."""
+    if kernels.moe_runner in autotuned_runners and model.num_experts:
+        weights = expert_format(model, quantization)
+        in_triton = weights in ("fp8_block", "fp8", "bf16")  # without a FlashInfer kernel there
+        if _moe(model, quantization, layout, kernels) is None and not in_triton:
+            return f"the {kernels.moe_runner} MoE with {quantization or 'bfloat16'} weights"
+    other_fp4 = kernels.fp4_gemm in ("flashinfer_trtllm", "flashinfer_cudnn")
+    if other_fp4 and quantization in ("modelopt_fp4", "modelopt_mixed"):
+        return f"linear layers in NVFP4 with --fp4-gemm-backend {kernels.fp4_gemm}"
+    if kernels.mxfp8_gemm == "flashinfer_trtllm" and quantization == "mxfp8":
+        return "linear layers in MXFP8 with --fp8-gemm-backend flashinfer_trtllm"
+    modelopt = quantization in ("modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "mxfp8")
+    if modelopt and model.architecture in architectures.RECURRENT_STATE:
+        return f"linear layers of the recurrent attention in {quantization}"
     return None
 
 
-def _is_quantized(model: ModelFacts, layer: str) -> bool:
-    """Whether any decoder layer has this linear in FP8: checkpoints leave modules out by name, whole or in parts.
-
-    Source: ``layers/quantization/modelopt_quant.is_layer_excluded``.
-    """
-    patterns = [re.compile(re.escape(pattern).replace(r"\*", ".*")) for pattern in model.not_quantized]
-    module = layer.replace("attn.", "self_attn.")
-    names = (f"model.layers.{index}.{module}" for index in range(model.num_layers))
-    return any(not any(p.fullmatch(part) for p in patterns for part in (name, *name.split("."))) for name in names)
-
-
-def _use(layer: str, call: OpCall, rows: Rows) -> OpUse:
-    return OpUse(layer, call, rows.decode_pass, rows.extend_pass, rows.decode, rows.prefill)
-
-
-def _cutlass_moe(model: ModelFacts, layout: Layout) -> CutlassFusedMoe:
-    """Source: ``layers/quantization/unquant.py`` and ``moe_runner/flashinfer_cutlass.py``; bf16 is not padded."""
-    experts = model.num_experts + layout.redundant_experts
-    return CutlassFusedMoe(
-        num_experts=experts,
-        local_experts=experts // layout.moe_ep_size,
-        hidden_size=model.hidden_size,
-        intermediate_size=model.moe_intermediate_size // layout.moe_tp_size,
-        top_k=model.top_k,
-        tp_size=layout.moe_tp_size,
-        ep_size=layout.moe_ep_size,
-        tune_max_num_tokens=layout.cutlass_tune_max,
-        use_fused_finalize=layout.use_fused_finalize,
-        enable_alltoall=layout.enable_alltoall,
-    )
+def unseen_ops(
+    model: ModelFacts,
+    quantization: str | None,
+    layout: Layout,
+    kernels: Kernels,
+    rows: LayerRows,
+    attention: str | None,
+) -> tuple[UnseenOp, ...]:
+    """What runs in every forward and no plan tunes, each with the reason."""
+    found = []
+    if model.num_experts and _moe(model, quantization, layout, kernels) is None:
+        reason = f"the {kernels.moe_runner} runner has no op here that FlashInfer's tuner can tune"
+        found.append(UnseenOp(_EXPERTS, "MoE", reason))
+    for linear in linears(model, quantization, layout, kernels, rows):
+        reason_ = untuned_reason(linear, format_of(model, quantization, linear.module, linear.layers), kernels)
+        if reason_ is not None:
+            found.append(UnseenOp(linear.layer, f"GEMM N{linear.n} K{linear.k}", reason_))
+    if model.num_experts:
+        found.append(UnseenOp("mlp.gate", "router GEMM", "bfloat16 or float32: no tuner"))
+    found.append(UnseenOp("attn", f"attention ({attention})", _attention_reason(model, attention)))
+    found.append(UnseenOp("lm_head", "LM head GEMM", "the server's passes skip it, and torch's own GEMM has no tuner"))
+    if layout.tp_size > 1:
+        found.append(UnseenOp("collectives", "all-reduce, all-gather, all-to-all", "run across ranks: no tuner"))
+    return tuple(found)
 
 
-def _fp8_linears(model: ModelFacts, layout: Layout) -> Iterator[tuple[str, BmmFp8]]:
-    """Linears of one decoder layer per rank: attention is split over attention-TP, a dense MLP over TP. KV heads are
-    replicated where there are fewer than ranks. Latent attention has other projections."""
-    if model.is_mla:
-        return
-    attn_tp = layout.attn_tp_size
-    heads = model.num_heads // attn_tp
-    kv_heads = max(1, model.num_kv_heads // attn_tp)
-    hidden, head = model.hidden_size, model.head_dim
-    yield "attn.qkv_proj", BmmFp8(n=(heads + 2 * kv_heads) * head, k=hidden)
-    yield "attn.o_proj", BmmFp8(n=hidden, k=heads * head)
+def expert_format(model: ModelFacts, quantization: str | None) -> Format:
+    layers = (layer for layer in range(model.num_layers) if layer not in model.dense_layers)
+    return format_of(model, quantization, _EXPERTS, layers)
+
+
+def _moe(model: ModelFacts, quantization: str | None, layout: Layout, kernels: Kernels) -> OpCall | None:
     if not model.num_experts:
-        width = model.intermediate_size // layout.tp_size
-        yield "mlp.gate_up_proj", BmmFp8(n=2 * width, k=hidden)
-        yield "mlp.down_proj", BmmFp8(n=hidden, k=width)
+        return None
+    return moe_call(model, quantization, expert_format(model, quantization), layout, kernels)
+
+
+def _attention_reason(model: ModelFacts, attention: str | None) -> str:
+    if model.is_mla and attention in ("trtllm_mla", "cutedsl_mla"):
+        return (
+            "trtllm_batch_decode_mla: its keys hold the block table's width and the workspace of the running server, "
+            "so it is tuned there and not ahead of time"
+        )
+    return "no tuner"

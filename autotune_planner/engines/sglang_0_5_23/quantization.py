@@ -36,7 +36,7 @@ def checkpoint_quantization(model: ModelFacts) -> str | None:
     """The server's name of a checkpoint's quantization. Source: ``ModelConfig._parse_quant_hf_config``."""
     if model.quant_method != "modelopt":
         return model.quant_method
-    algo = (model.quant_algo or "").upper()
+    algo = model.quant_algo or ""
     if algo == "MIXED_PRECISION":
         return "modelopt_mixed" if model.quant_layer_algos & _NVFP4_LAYERS else "w4afp8"
     return "modelopt_fp4" if "FP4" in algo else _MODELOPT.get(algo)

@@ -27,8 +27,10 @@ def located(deployment: Deployment) -> Iterator[None]:
             name = flag.removeprefix("--").replace("-", "_")
             fields = {known: field for field, known in profiles.load("engines", PROFILE)["field_flags"].items()}
             path = tuple(fields[name].split(".")) if name in fields else ("flags", name)
-            if path in deployment.marks:
-                error.where = f"{deployment.marks[path]}: {'.'.join(path)} ({flag})"
+            if path in deployment.marks or (len(path) > 1 and path[:1] in deployment.marks and path[0] != "flags"):
+                error.where = f"{deployment.where(*path)}: {'.'.join(path)} ({flag})"
             elif deployment.launch is not None and ("launch",) in deployment.marks:
                 error.where = f"{deployment.marks[('launch',)]}: launch ({flag})"
+        elif ("env", flag) in deployment.marks:
+            error.where = f"{deployment.marks['env', flag]}: env.{flag}"
         raise

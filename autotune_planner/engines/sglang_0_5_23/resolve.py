@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autotune_planner import profiles
 from autotune_planner.deployment.model import Deployment, Traffic
 from autotune_planner.engines.resolved import (
+    DEFAULT_CACHE_DIR,
     Arguments,
     CachePlace,
     CudaGraph,
@@ -25,9 +26,11 @@ from autotune_planner.engines.sglang_0_5_23 import (
     deep_gemm,
     derivations,
     extend_attention,
+    kernel_choice,
     local_rows,
     moe,
     notices,
+    op_layout,
     op_selection,
     parallel,
     quantization,
@@ -233,7 +236,7 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
             runner=resolved.moe_runner_backend,
             model_quantization=model_quantization,
             capability=capability,
-            fp4_gemm_backend=_fp4_gemm_backend(deployment, capability),
+            fp4_gemm_backend=kernel_choice.fp4_gemm_backend(arguments, capability),
         )
     )
 
@@ -286,33 +289,39 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
     )
     production_decode = None if resolved.disaggregation_mode == "prefill" else bs * per_request
     production_prefill = None if resolved.disaggregation_mode == "decode" else resolved.autotune_extend_ceiling
-    local = op_selection.Rows(
-        decode_tokens, extend_tokens if extend_runs else None, production_decode, production_prefill
-    )
-    gathered = op_selection.Rows(*(None if value is None else rows(value) for value in _values(local)))
-    layout = op_selection.Layout(
+    local = op_layout.Rows(decode_tokens, extend_tokens if extend_runs else None, production_decode, production_prefill)
+    gathered = _each(local, rows)
+    layout = op_layout.Layout(
         tp_size=resolved.tp_size,
         attn_tp_size=resolved.attn_tp_size,
+        attn_dp_size=resolved.attn_dp_size,
         moe_tp_size=resolved.moe_tp_size,
         moe_ep_size=resolved.moe_ep_size,
+        dense_tp_size=1 if resolved.moe_dense_tp_size == 1 else resolved.tp_size,
         redundant_experts=arguments.ep_num_redundant_experts,
-        enable_alltoall=resolved.moe_a2a_backend == "flashinfer",
-        use_fused_finalize=facts.environment.flag(variables.FUSED_FINALIZE),
-        cutlass_tune_max=tune_max(rows(decode_tokens)),
     )
-    uneven = op_selection.uneven_shape(model, layout)
-    ops = (
-        op_selection.select_ops(
-            model,
-            runner=resolved.moe_runner_backend,
-            quantization=model_quantization,
-            layout=layout,
-            local=local,
-            moe=gathered,
-        )
-        if no_autotune is None and uneven is None
+    kernels = kernel_choice.kernels_of(
+        arguments, resolved, facts.environment, capability or (0, 0), tune_max(rows(decode_tokens))
+    )
+    captured_bs = measured.capture_bs if resolved.cuda_graph_decode.backend != "disabled" else None
+    seen = op_layout.LayerRows(
+        local=local,
+        gathered=_each(local, lambda tokens: tokens * resolved.attn_dp_size),
+        moe=gathered,
+        captured=rows(captured_bs[-1] * per_request) if captured_bs else None,
+    )
+    uneven = op_selection.uneven_shape(model, model_quantization, layout, kernels)
+    tuned = no_autotune is None and uneven is None and resolved.moe_tp_size * resolved.moe_ep_size == resolved.tp_size
+    ops = op_selection.select_ops(model, model_quantization, layout, kernels, seen) if tuned else ()
+    unseen = (
+        op_selection.unseen_ops(model, model_quantization, layout, kernels, seen, facts.attention.decode)
+        if tuned
         else ()
     )
+    unplanned = None
+    if tuned:
+        runners = profiles.load("engines", PROFILE)["autotuned_moe_runners"]
+        unplanned = op_selection.unplanned_ops(model, model_quantization, layout, kernels, runners)
     passes = autotune.pass_decisions(
         no_autotune=no_autotune,
         gate=gate,
@@ -351,6 +360,7 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
         warmups=warmups,
         no_autotune_reason=no_autotune,
         ops=ops,
+        unseen_ops=unseen,
         extend_attention=kernel,
         traffic=deployment.traffic,
         cache_place=place,
@@ -374,7 +384,15 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
         ),
         notices=(
             *_notices(
-                facts, facts.graphs.default_chunk, resolved, measured, gate, gathered, model_quantization, uneven
+                facts,
+                facts.graphs.default_chunk,
+                resolved,
+                measured,
+                gate,
+                gathered,
+                unplanned,
+                uneven,
+                planned=bool(ops),
             ),
             *extend_attention.notices(kernel),
             *local_rows.local_row_notices(resolved, measured, passes, warmups, model.vocab_size),
@@ -382,8 +400,9 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
     )
 
 
-def _values(rows: op_selection.Rows) -> tuple[int | None, ...]:
-    return rows.decode_pass, rows.extend_pass, rows.decode, rows.prefill
+def _each(rows: op_layout.Rows, change: Callable[[int], int]) -> op_layout.Rows:
+    values = (rows.decode_pass, rows.extend_pass, rows.decode, rows.prefill)
+    return op_layout.Rows(*(None if value is None else change(value) for value in values))
 
 
 def _global_tokens(around: parallel.Gathers, tokens: int, dp_ranks: int) -> tuple[int, ...] | None:
@@ -398,15 +417,6 @@ def _with_token_list(decision: PassDecision, around: parallel.Gathers, dp_ranks:
     tokens = decision.tokens_per_rank
     announced = None if tokens is None else _global_tokens(around, tokens, dp_ranks)
     return replace(decision, global_num_tokens=announced, dp_buffer_rows=None if announced is None else sum(announced))
-
-
-def _fp4_gemm_backend(deployment: Deployment, capability: tuple[int, int] | None) -> str:
-    """Source: ``layers/quantization/fp4_utils.py``: CuTe DSL on SM100, Marlin before it, CUTLASS elsewhere."""
-    given = deployment.flags.get("fp4_gemm_runner_backend", "auto")
-    if given != "auto":
-        return str(given)
-    major = capability[0] if capability else 0
-    return "flashinfer_cutedsl" if major == 10 else "marlin" if major < 10 else "flashinfer_cutlass"
 
 
 def _cache_place(facts: _Facts, resolved: Arguments) -> CachePlace:
@@ -426,7 +436,7 @@ def _cache_place(facts: _Facts, resolved: Arguments) -> CachePlace:
         f"skip_ops={skip}",
     )
     return CachePlace(
-        cache_dir=facts.environment.get(variables.CACHE_DIR) or "~/.cache/sglang",
+        cache_dir=facts.environment.text(variables.CACHE_DIR, default=DEFAULT_CACHE_DIR),
         flashinfer_version=str(profiles.load("engines", PROFILE)["flashinfer_version"]),
         compute_capability=facts.deployment.gpu.compute_capability or (0, 0),
         key_parts=parts,
@@ -440,9 +450,11 @@ def _notices(
     resolved: Arguments,
     measured: Runtime,
     gate: autotune.ExtendGate,
-    moe_rows: op_selection.Rows,
-    model_quantization: str | None,
+    moe_rows: op_layout.Rows,
+    unplanned: str | None,
     uneven: str | None,
+    *,
+    planned: bool,
 ) -> tuple[Notice, ...]:
     model, given, deployment = facts.model, facts.given, facts.deployment
     chunk = default_chunk if given.chunked_prefill_size is None else given.chunked_prefill_size
@@ -461,6 +473,8 @@ def _notices(
         notices.unmodelled(argument_rules.unmodelled_flags(deployment)),
         None if deployment.gpu.vendor == "amd" else notices.model_path_spelling(deployment.model_path),
         notices.amd(deployment.gpu, deployment.traffic),
+        notices.relative_cache_dir(facts.environment.text(variables.CACHE_DIR, default=DEFAULT_CACHE_DIR)),
+        notices.impossible_memory(resolved.mem_fraction_static),
     ]
     if deployment.kv_token_capacity is None and resolved.max_running_requests is None:
         capacity = runtime.assumed_token_capacity(model.context_len)
@@ -472,23 +486,16 @@ def _notices(
     if measured.should_run_flashinfer_autotune:
         if not facts.environment.flag(variables.REUSE_CACHE, default=True):
             found.append(notices.cache_not_reused(variables.REUSE_CACHE))
-        table = profiles.load("engines", PROFILE)
         found += [
             notices.extend_not_tuned(
                 closed_because=gate.closed_because,
                 enabled=facts.extend_on,
                 ceiling=resolved.autotune_extend_ceiling,
                 variable=variables.EXTEND,
+                planned=planned,
             ),
             notices.logits_of_dummy(measured.decode_autotune_tokens, model.vocab_size),
-            notices.unplanned(
-                op_selection.unplanned_ops(
-                    model,
-                    runner=resolved.moe_runner_backend,
-                    quantization=model_quantization,
-                    autotuned_runners=table["autotuned_moe_runners"],
-                )
-            ),
+            notices.unplanned(unplanned),
         ]
         if gate.shape is not None:
             shape = gate.shape
@@ -498,7 +505,7 @@ def _notices(
                 )
             )
         if model.num_experts and resolved.moe_tp_size:
-            largest = max((rows for rows in _values(moe_rows) if rows is not None), default=0)
+            largest = moe_rows.largest()
             width = model.moe_intermediate_size // resolved.moe_tp_size
             found.append(notices.index_overflow(largest, model.top_k, width))
             if resolved.moe_runner_backend == "flashinfer_cutlass":
