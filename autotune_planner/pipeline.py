@@ -6,7 +6,7 @@ The commands and the Python API both call these.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,10 +21,11 @@ from autotune_planner.engines.resolved import CachePlace
 from autotune_planner.errors import CacheFileError, DeploymentError, NotPossibleHereError, UsageError
 from autotune_planner.plan.plan import Plan
 from autotune_planner.planning import plan as plan
-from autotune_planner.tuning.devices import SIMULATED, CudaDevice, DeviceKind, cuda_devices, require_flashinfer
+from autotune_planner.tuning.devices import SIMULATED, DeviceKind, cuda_devices, require_flashinfer
 from autotune_planner.tuning.lock import tuning_lock
 from autotune_planner.tuning.pool import Observer
-from autotune_planner.tuning.tune import Options, Tuned, tune
+from autotune_planner.tuning.ray_executor import connect
+from autotune_planner.tuning.tune import Devices, Options, Tuned, tune
 
 Format = Literal["v1", "v2"]
 
@@ -78,8 +79,11 @@ def place_of(plan: Plan, *, cache_dir: str | None, flashinfer_version: str) -> C
     return replace(place, cache_dir=cache_dir or place.cache_dir, flashinfer_version=flashinfer_version)
 
 
-def choose_devices(plan: Plan, device: DeviceKind, gpus: int | None) -> Sequence[CudaDevice] | int:
-    """The GPUs of a run. ``gpus`` None means all there are. ``NotPossibleHereError`` lists what is there instead."""
+def choose_devices(plan: Plan, device: DeviceKind, gpus: int | None, cluster: str | None = None) -> Devices:
+    """The GPUs of a run. ``gpus`` None means all there are. ``NotPossibleHereError`` lists what is there instead.
+
+    ``cluster`` is the address of a Ray cluster whose GPUs are taken; what they are, its hosts say when they start.
+    """
     if device == "simulated":
         if gpus is not None and gpus > VIRTUAL_GPUS:
             raise NotPossibleHereError(
@@ -87,7 +91,9 @@ def choose_devices(plan: Plan, device: DeviceKind, gpus: int | None) -> Sequence
                 code="too-few-gpus",
                 hint=f"--gpus {VIRTUAL_GPUS}",
             )
-        return gpus or 1
+        return connect(cluster, device, gpus, most=VIRTUAL_GPUS) if cluster else gpus or 1
+    if cluster:
+        return connect(cluster, device, gpus)
     found = cuda_devices()
     listing = "; ".join(map(str, found)) or "none"
     if not found:
@@ -125,7 +131,7 @@ def run(
     plan: Plan,
     *,
     device: DeviceKind,
-    devices: Sequence[CudaDevice] | int,
+    devices: Devices,
     target: Target,
     observer: Observer,
     options: Options,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from autotune_planner import __version__
+from autotune_planner.cli.bench import bench
 from autotune_planner.cli.bundle import bundle
 from autotune_planner.cli.check import check
 from autotune_planner.cli.compute import compute
@@ -14,6 +15,8 @@ from autotune_planner.cli.diff import diff
 from autotune_planner.cli.doctor import doctor
 from autotune_planner.cli.install import install
 from autotune_planner.cli.merge import merge
+from autotune_planner.cli.prove import prove
+from autotune_planner.cli.report import report
 from autotune_planner.cli.run import run
 from autotune_planner.cli.schema import schema
 from autotune_planner.cli.show import show
@@ -27,7 +30,10 @@ app.command()(compute)
 app.command()(run)
 app.command()(show)
 app.command()(check)
+app.command()(prove)
+app.command()(bench)
 app.command()(doctor)
+app.command()(report)
 app.command()(diff)
 app.command()(merge)
 app.command()(bundle)

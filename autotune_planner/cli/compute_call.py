@@ -87,8 +87,10 @@ def carry_out(call: ComputeCall) -> None:
     place = plan.resolved.cache_place
     keys = None
     if call.keys:
+        from autotune_planner.pipeline import require_startable
         from autotune_planner.tuning.keys import exact_keys
 
+        require_startable(plan)
         keys = exact_keys(plan)
     if call.json:
         from autotune_planner.report.plan_document import plan_document

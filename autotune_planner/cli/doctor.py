@@ -26,10 +26,11 @@ def doctor(
     # Imported here, since every command imports this module.
     from autotune_planner import planning
     from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.plan.modules import modules_of
     from autotune_planner.report.console import data_console
     from autotune_planner.report.doctor_view import doctor_document, doctor_view
     from autotune_planner.tuning.environment import probe_machine
-    from autotune_planner.tuning.needs import items, modules_of
+    from autotune_planner.tuning.needs import items
 
     if context.obj is not None:
         raise UsageError("doctor takes no flags after --", code="usage", hint="autotune-plan doctor FILE")

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune_planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune_planner.tuning.devices import DeviceKind
+
+
+class Device(str, Enum):
+    """Where the timings come from."""
+
+    CUDA = "cuda"
+    SIMULATED = "simulated"
+
+    @property
+    def kind(self) -> DeviceKind:
+        return "simulated" if self is Device.SIMULATED else "cuda"
+
 
 AssumeRules = Annotated[
     str | None,

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as jsonlib
 import os
 import re
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune_planner.cli.options import AssumeRules, directory
+from autotune_planner.cli.options import AssumeRules, Device, directory
 from autotune_planner.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from autotune_planner.pipeline import Format
-    from autotune_planner.tuning.devices import DeviceKind
-
-
-class Device(str, Enum):
-    """Where the timings come from."""
-
-    CUDA = "cuda"
-    SIMULATED = "simulated"
 
 
 class Search(str, Enum):
@@ -31,6 +25,13 @@ class Search(str, Enum):
 
     RACE = "race"
     STOCK = "stock"
+
+
+class Executor(str, Enum):
+    """On which machines."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -92,6 +93,12 @@ def run(
         str | None,
         typer.Option("--events", help="Append what happens to a file, a JSON object a line.", metavar="FILE"),
     ] = None,
+    executor: Annotated[
+        Executor, typer.Option("--executor", help="local: this machine; ray: a Ray cluster that runs already.")
+    ] = Executor.LOCAL,
+    address: Annotated[
+        str | None, typer.Option("--address", help="The Ray cluster, auto by default.", metavar="auto|HOST:PORT")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be tuned and written, and end.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run has finished.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
@@ -118,7 +125,10 @@ def run(
     )
     if context.obj is not None:
         raise UsageError("run takes a deployment file, no flags after --", code="usage", hint="autotune-plan run FILE")
-    kind: DeviceKind = "simulated" if device is Device.SIMULATED else "cuda"
+    if address is not None and executor is not Executor.RAY:
+        raise UsageError("--address is a Ray cluster's", code="usage", where="--address", hint="--executor ray")
+    cluster = (address or "auto") if executor is Executor.RAY else None
+    kind = device.kind
     plan = pipeline.plan(load_deployment(file), os.environ, assume_rules)
     pipeline.require_startable(plan)
     if not plan.units:
@@ -133,9 +143,13 @@ def run(
     if dry_run:
         data_console().print(dry_run_view(plan, target, wanted))
         return
-    devices = pipeline.choose_devices(plan, kind, count)
+    devices = pipeline.choose_devices(plan, kind, count, cluster)
     workers = devices if isinstance(devices, int) else len(devices)
-    with progress_observer(talk, plan, workers) as progress, events_observer(events, progress) as observer:
+    with (
+        contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, where only the result belongs
+        progress_observer(talk, plan, workers) as progress,
+        events_observer(events, progress) as observer,
+    ):
         outcome = pipeline.run(
             plan, device=kind, devices=devices, target=target, observer=observer, options=options, formats=wanted
         )

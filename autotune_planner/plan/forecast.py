@@ -33,9 +33,8 @@ def forecast_units(units: Sequence[WorkUnit], gpu: Gpu, strategy: str) -> tuple[
     """Each unit's search with ``strategy`` on ``gpu``; compiling is not in it."""
     table = profiles.table("search")
     figures = profiles.load("gpus", gpu.profile or _UNKNOWN_GPU)
-    return tuple(
-        _unit(unit, figures, table["runners"][unit.call.runner], table["strategies"][strategy]) for unit in units
-    )
+    runners, costs = table["runners"], table["strategies"][strategy]
+    return tuple(_unit(unit, figures, runners[f"{unit.call.family}/{unit.call.runner}"], costs) for unit in units)
 
 
 def launch_seconds(call: OpCall, custom_op: str, m: int, figures: Mapping[str, Any]) -> float:

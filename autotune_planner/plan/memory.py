@@ -30,6 +30,7 @@ Term = tuple[str, int]
 _LOGITS = "next_token_logits_buffer"
 _PROFILER = "FlashInfer's profiler"
 _BFLOAT16 = 2
+_LARGEST_L2 = 128 << 20  # of the GPUs in profiles
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,14 @@ def profiling_bytes(call: OpCall, custom_op: str, bucket: int) -> int:
     """What the tuner holds at most while it profiles one bucket, beside the call's own tensors.
 
     Its random tensors are drawn in float32 first. A runner makes its profiler workspace anew for each bucket and lets
-    go of the one before only then. The ops measure with a hot L2 cache, so neither a flush buffer nor rotating copies
-    of the inputs are made. Source: FlashInfer 0.7.2, ``autotuner.py`` and ``flashinfer_cutlass_fused_moe_binding.cu``.
+    go of the one before only then. An op that is measured with a cold L2 cache has copies of its inputs that fill three
+    such caches, and a buffer of two to flush; the others have neither. Source: FlashInfer 0.7.2, ``autotuner.py`` and
+    ``flashinfer_cutlass_fused_moe_binding.cu``.
     """
     made = call.tuner_inputs(bucket)
     before = max(call.profiler_bytes(name, bucket) for name in call.custom_ops)
-    return before + max(random_fill_peak(made), bytes_of(made) + call.profiler_bytes(custom_op, bucket))
+    cold = 5 * _LARGEST_L2 if call.cold_l2 else 0
+    return before + cold + max(random_fill_peak(made), bytes_of(made) + call.profiler_bytes(custom_op, bucket))
 
 
 def _pass_memory(resolved: Resolved, use: BufferUse, checks: list[RowCheck]) -> PassMemory:
@@ -108,7 +111,7 @@ def _activations(uses: tuple[OpUse, ...], name: Literal["decode", "extend"]) -> 
         ([(f"{use.layer}: {what}", size) for what, size in _call(use.call, rows)] for use, rows in found),
         key=lambda terms: sum(size for _, size in terms),
     )
-    tuned = [(use.call, server_buckets(rows, use.call.tune_max)) for use, rows in found]
+    tuned = [(use.call, server_buckets(rows, use.call.bound_of(rows))) for use, rows in found]
     profiler = max(
         (profiling_bytes(call, op, buckets[-1]) for call, buckets in tuned if buckets for op in call.custom_ops),
         default=0,  # a prefill budget of 0 or less bounds the buckets to none

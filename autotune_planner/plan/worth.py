@@ -25,19 +25,21 @@ def worth(plan: Plan, forecasts: Sequence[UnitForecast]) -> dict[WorkUnit, float
     batches = batch_tokens(resolved)
     shares: defaultdict[tuple[object, int], float] = defaultdict(float)
     for use in resolved.ops:
-        for bucket, share in (*_decode(use).items(), *_prefill(use, resolved, batches).items()):
+        for bucket, share in (*decode_weights(use).items(), *prefill_weights(use, resolved, batches).items()):
             shares[use.call, bucket] += share
     return {found.unit: shares[found.unit.call, found.unit.bucket] * found.launch_seconds for found in forecasts}
 
 
-def _decode(use: OpUse) -> Mapping[int, float]:
+def decode_weights(use: OpUse) -> Mapping[int, float]:
+    """Share of DECODE batches by the bucket that serves them; empty for a worker that never decodes."""
     if not use.decode_rows:
         return {}
     buckets = reachable_buckets(use.decode_rows, use.call.tune_max)
     return dict.fromkeys(buckets, 1 / len(buckets))
 
 
-def _prefill(use: OpUse, resolved: Resolved, batches: Mapping[int, int]) -> Mapping[int, float]:
+def prefill_weights(use: OpUse, resolved: Resolved, batches: Mapping[int, int]) -> Mapping[int, float]:
+    """Share of EXTEND batches by bucket. ``batches`` counts those of the sample by their tokens; empty without one."""
     if not use.prefill_rows:
         return {}
     shares: defaultdict[int, float] = defaultdict(float)

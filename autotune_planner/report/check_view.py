@@ -41,7 +41,8 @@ def check_view(checked: Checked) -> Group:
     for served in report.served:
         if served.coverage:
             parts += [Text(), *_coverage(served, report.files, report.question.run_command)]
-    parts += [Text(), *_findings(checked.findings), *_neighbours(checked), _verdict(checked)]
+    parts += [Text(), *finding_lines(checked.findings), *_neighbours(checked)]
+    parts.append(Text(verdict(checked), style="bold green" if checked.used else "bold red"))
     return Group(*parts)
 
 
@@ -89,7 +90,7 @@ def _stamps(files: Iterable[FileReport]) -> Iterator[tuple[StampMatch, list[File
 
 
 def _stamp(report: CheckReport, stamp: StampMatch, files: Sequence[FileReport]) -> Iterator[Text]:
-    names = _rank_names([member.file.rank for member in files])
+    names = rank_names([member.file.rank for member in files])
     yield Text(f"Stamp of {names} against {report.question.environment_name}: {_OUTCOMES[stamp.outcome]}", style="bold")
     for field in stamp.fields:
         saved = "missing" if field.saved is None else str(field.saved)
@@ -107,13 +108,13 @@ def _ranks(report: CheckReport) -> Iterator[Text]:
         return
     yield Text("Ranks that compare their files at start", style="bold")
     for group in report.groups:
-        verdict = "identical" if group.differ is None else f"not identical, all delete their files: {group.differ}"
-        yield Text(f"  {_rank_names(group.ranks)}: {verdict}")
+        outcome = "identical" if group.differ is None else f"not identical, all delete their files: {group.differ}"
+        yield Text(f"  {rank_names(group.ranks)}: {outcome}")
 
 
 def _coverage(served: Served, files: Sequence[FileReport], command: str) -> Iterator[ConsoleRenderable]:
     """Sizes by op and pass, the share of production, then the gaps."""
-    whose = "" if len(served.ranks) == len(files) else f" for {_rank_names(served.ranks)}"
+    whose = "" if len(served.ranks) == len(files) else f" for {rank_names(served.ranks)}"
     table = _table(f"Sizes M (tokens of one call) by what serves them{whose}")
     for name in ("op", "layer", "pass"):
         table.add_column(name, no_wrap=True)
@@ -152,7 +153,8 @@ def _share(found: Coverage, share: dict[State, float] | None) -> Iterator[Text]:
     yield Text(f"  {found.demand.custom_op} {found.demand.layer}: {text}")
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
+def finding_lines(findings: Sequence[Finding]) -> Iterator[Text]:
+    """Problems first, each with what to type."""
     for finding in sorted(findings, key=lambda finding: finding.level == "note"):
         yield Text.assemble(
             (f"{finding.level}: ", _STYLES[finding.level]), finding.message, (f" [{finding.code}]", "dim")
@@ -167,18 +169,16 @@ def _neighbours(checked: Checked) -> Iterator[Text]:
         yield from (Text(f"  {path}") for path in checked.neighbours)
 
 
-def _verdict(checked: Checked) -> Text:
+def verdict(checked: Checked) -> str:
+    """The result of a check in one line."""
     if checked.used:
-        return Text(
-            "The server will use this cache: nothing to tune at start, and no size falls back", style="bold green"
-        )
+        return "The server will use this cache: nothing to tune at start, and no size falls back"
     count = sum(finding.level == "problem" for finding in checked.findings)
-    return Text(
-        f"The server will not use this cache as it is: {count} problem{'s' if count > 1 else ''}", style="bold red"
-    )
+    return f"The server will not use this cache as it is: {count} problem{'s' if count > 1 else ''}"
 
 
-def _rank_names(ranks: Sequence[Rank]) -> str:
+def rank_names(ranks: Sequence[Rank]) -> str:
+    """The first and the last of them."""
     names = [sglang_layout.rank_file_name(rank).removesuffix(".json") for rank in ranks]
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_planner.cache import sglang_layout
 from autotune_planner.engines.resolved import CachePlace
+from autotune_planner.plan.modules import build_seconds, is_estimate, modules_of
 from autotune_planner.plan.plan import Plan
 from autotune_planner.plan.workspaces import workspaces
 from autotune_planner.report.memory_document import (
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
     from autotune_planner.tuning.keys import PlannedKey
 
 SCHEMA = "autotune-plan/plan@1"
+
+
+def modules_document(plan: Plan) -> list[dict[str, Any]]:
+    """``core_seconds`` is what nvcc takes for a cold build, null where nobody knows; ``estimate``: by another's."""
+    return [
+        {
+            "name": module.name,
+            "objects": module.objects,
+            "core_seconds": None if (seconds := build_seconds(module.name, 1)) is None else round(seconds),
+            "estimate": is_estimate(module.name),
+        }
+        for module in modules_of(plan)
+    ]
 
 
 def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | None, explain: bool) -> dict[str, Any]:
@@ -61,10 +75,12 @@ def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] |
                 "shape": op.call.label,
                 "buckets": list(op.buckets),
                 "covers": op.covers,
-                "reason": op.reason,
+                "reason": op.full_reason,
             }
             for op in plan.ops
         ],
+        "not_tuned": [asdict(op) for op in resolved.unseen_ops],
+        "modules": modules_document(plan),
         "cache_files": [{"rank": asdict(rank), "path": str(sglang_layout.rank_file(place, rank))} for rank in ranks],
         "forecast": {"work_units": len(plan.units)},
         "warnings": [asdict(notice) for notice in resolved.notices],

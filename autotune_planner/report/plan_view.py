@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune_planner.cache import sglang_layout
-from autotune_planner.engines.resolved import CachePlace, Notice, PassDecision, Resolved
+from autotune_planner.engines.resolved import CachePlace, Notice, PassDecision, Resolved, UnseenOp
 from autotune_planner.ops.base import OpCall
+from autotune_planner.plan.modules import build_seconds, is_estimate, modules_of
 from autotune_planner.plan.plan import Plan, PlannedOp
 from autotune_planner.report.memory_view import memory_view
 
@@ -32,7 +33,8 @@ def plan_view(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | Non
 
         parts += [tiles_view(plan.tiles), Text()]
     if plan.ops:
-        parts += [_ops(plan.ops), Text(), _cache_files(place)]
+        parts += [_ops(plan.ops), *_untuned_by_server(plan.ops), *_evidence(plan.ops), *_modules(plan), Text()]
+        parts += [_not_tuned(resolved.unseen_ops), Text(), _cache_files(place)]
     else:
         parts.append(Text(f"Nothing to tune: {nothing_to_tune_reason(plan)}"))
     if resolved.gpu.vendor != "amd":
@@ -122,12 +124,13 @@ def _passes(passes: Sequence[PassDecision]) -> Table:
 def _ops(ops: Sequence[PlannedOp]) -> Table:
     """One row for each op and layer: its phases share buckets."""
     table = _table("Ops and buckets that are tuned here")
-    for name in ("op", "layer", "shape"):
-        table.add_column(name, no_wrap=True)
+    table.add_column("op", overflow="fold", min_width=20)
+    table.add_column("layer", no_wrap=True)
+    table.add_column("shape", overflow="fold", min_width=20)
     for name in ("buckets", "up to"):
-        table.add_column(name, justify="right")
-    table.add_column("DECODE")
-    table.add_column("EXTEND")
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("DECODE", "EXTEND"):
+        table.add_column(name, overflow="fold", min_width=14)
     rows: dict[tuple[str, str, OpCall], dict[str, PlannedOp]] = {}
     for op in ops:
         rows.setdefault((op.custom_op, op.layer, op.call), {})[op.phase] = op
@@ -147,6 +150,45 @@ def _ops(ops: Sequence[PlannedOp]) -> Table:
 def _reached(op: PlannedOp | None) -> str:
     """Sizes of one phase, and what reaches them."""
     return "-" if op is None else f"M 1..{op.covers}: {op.reason}"
+
+
+def _untuned_by_server(ops: Sequence[PlannedOp]) -> Iterator[Text]:
+    """Why sizes are planned that the server leaves untuned, the ops of each reason together."""
+    layers: dict[str, list[str]] = {}
+    for op in ops:
+        if op.beyond is not None:
+            layers.setdefault(op.beyond, []).append(op.layer)
+    for reason, names in layers.items():
+        yield Text(f"Beyond the server, {', '.join(dict.fromkeys(names))}: {reason}")
+
+
+def _evidence(ops: Sequence[PlannedOp]) -> Iterator[Text]:
+    found: dict[str, list[str]] = {}
+    for op in ops:
+        if op.evidence is not None:
+            found.setdefault(op.evidence, []).append(op.custom_op)
+    for evidence, names in found.items():
+        yield Text(f"{', '.join(dict.fromkeys(names))}: {evidence}")
+
+
+def _modules(plan: Plan) -> Iterator[Text]:
+    """Compiled modules, with the time of a cold build on one core."""
+    for module in modules_of(plan):
+        seconds = build_seconds(module.name, 1)
+        time = "a time that nobody measured"
+        if seconds is not None:
+            time = f"{'an estimated ' if is_estimate(module.name) else ''}{seconds / 60:.0f} core-minutes"
+        yield Text(f"Compiled module {module.name}: {module.objects} objects, {time} where it is not there yet")
+
+
+def _not_tuned(ops: Sequence[UnseenOp]) -> Table:
+    table = _table("Not tuned ahead of time")
+    for name in ("layer", "what"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for op in ops:
+        table.add_row(op.layer, op.what, op.reason)
+    return table
 
 
 def _cache_files(place: CachePlace) -> Text:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autotune_planner.pipeline import Format, RunOutcome, Target
 from autotune_planner.plan.plan import Plan, WorkUnit
-from autotune_planner.tuning.messages import UnitResult
+from autotune_planner.tuning.messages import Host, UnitResult
 from autotune_planner.tuning.quarantine import FILE as QUARANTINE
 
 SCHEMA = "autotune-plan/run@1"
@@ -37,6 +37,7 @@ def run_document(plan: Plan, outcome: RunOutcome, *, device: str) -> dict[str, A
         "forecast_seconds": round(tuned.forecast_seconds, 3),
         "device_seconds": tuned.device_seconds,
         "metadata": dict(tuned.metadata),
+        "hosts": [_host(host) for host in tuned.hosts],
         "skipped_tactics": [_unit(result) | {"tactics": list(result.skipped)} for result in _skipping(outcome)],
         "quarantined": [asdict(item) for item in tuned.quarantined],
         "left_out": [_work(unit) for unit in tuned.left_out],
@@ -56,6 +57,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     ]
     if outcome.kept:
         lines.append(Text(f"Kept {outcome.kept} entries of other ops that were in the files already"))
+    lines += [Text(f"Not tuned on {host}") for host in tuned.hosts if host.differs]
     skipped = sum(len(result.skipped) for result in _skipping(outcome))
     if skipped:
         units = len(_skipping(outcome))
@@ -154,6 +156,11 @@ def _gains(results: Sequence[UnitResult]) -> str | None:
         f"Over the untuned default: {geometric_mean(gains):.2f} times faster in the geometric mean, "
         f"{gains[0]:.2f} to {gains[-1]:.2f}"
     )
+
+
+def _host(host: Host) -> dict[str, Any]:
+    differs = {name: {"there": theirs, "here": ours} for name, (theirs, ours) in host.differs.items()}
+    return {"host": host.name, "gpus": host.gpus, "differs": differs}
 
 
 def _unit(result: UnitResult) -> dict[str, Any]:

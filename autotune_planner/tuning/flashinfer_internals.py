@@ -20,7 +20,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -133,10 +133,10 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
     ``timer`` answers for the tuner's own. ``gpu_name`` is stamped into the metadata of files written inside.
     """
     import flashinfer.autotuner.autotuner as autotuner
-    import flashinfer.fused_moe.backends.trtllm.sm100_runner as trtllm_moe
     import flashinfer.fused_moe.core as fused_moe
-    import flashinfer.fused_moe.shared.tuning as moe_tuning
     import flashinfer.gemm.gemm_base as gemm
+    import flashinfer.gemm.gemm_bf16_fp4 as bf16_fp4
+    import flashinfer.gemm.gemm_bf16_fp4_cute_dsl as bf16_fp4_cute_dsl
     import flashinfer.utils as utils
     import torch
 
@@ -153,6 +153,12 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
         gemm, top_k = int(kwargs.get("gemm_idx", 0)), int(getattr(runner, "top_k", 1))
         return timer(type(runner).__name__, shapes, tactic, gemm, top_k, kwargs.get("launches"))
 
+    make = vars(autotuner.AutoTuner).get("_create_tensor_like")
+
+    def create(self: Any, origin: Any, dims: Any, initializer: Any) -> Any:
+        """The meta device has no generator of random numbers."""
+        return make(self, origin, dims, _uninitialised if origin.is_meta else initializer)
+
     with _patched() as patch, contextlib.ExitStack() as caches:
         patch(torch.cuda, "is_current_stream_capturing", lambda: False)
         patch(torch.cuda, "device", no_device)
@@ -160,7 +166,7 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
         patch(torch.cuda, "get_device_capability", capability_of)
         patch(torch.cuda, "get_device_name", lambda *_: gpu_name)
         patch(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=_STAND_IN_SM_COUNT))
-        for module in (fused_moe, gemm, utils):
+        for module in (fused_moe, gemm, bf16_fp4, bf16_fp4_cute_dsl, utils):
             patch(module, "get_compute_capability", capability_of)
             patch(module, "device_support_pdl", lambda *_: capability[0] >= 9, optional=True)
             patch(module, "is_cuda_version_at_least", lambda *_: True, optional=True)
@@ -168,8 +174,7 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
         patch(autotuner.AutoTuner, "_get_l2_cache_size_in_bytes", lambda *_: 50 * _MIB)
         patch(autotuner.TunableRunner, "__call__", lambda *_, **__: None)  # CuTe DSL would compile what it launches
         patch(fused_moe, "_device_support_moe_pdl", lambda *_: capability[0] >= 9)
-        for module in (trtllm_moe, moe_tuning):
-            patch(module, "moe_topk_ids_init", _unrandom_ids)  # the meta device has no random generator
+        patch(autotuner.AutoTuner, "_create_tensor_like", create)
         for module in (fused_moe, gemm):
             for name in dir(module):
                 if name.startswith("gen_") and "module" in name:
@@ -178,13 +183,10 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
         yield
 
 
-def _unrandom_ids(*_: Any, **__: Any) -> Callable[..., Any]:
-    def fill(shape: Any, dtype: Any, device: Any) -> Any:
-        import torch
+def _uninitialised(shape: Any, dtype: Any, device: Any) -> Any:
+    import torch
 
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    return fill
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 class _StandInSpec:
@@ -216,7 +218,16 @@ class Module:
             return lambda *_: _STAND_IN_TACTICS
         if "occupancy" in name:
             return lambda *_: 1
+        if name.startswith("trtllm_"):
+            return lambda *_: _results()
         return lambda *_, **__: None
+
+
+def _results() -> list[Any]:
+    """What a MoE gives that leaves its last sum to others: read back through DLPack, which meta tensors have not."""
+    import torch
+
+    return [torch.zeros(1) for _ in range(4)]
 
 
 class _Patch(Protocol):
@@ -281,42 +292,124 @@ def silenced() -> Iterator[None]:
             logger.setLevel(level)
 
 
+@dataclass(frozen=True)
+class Lookup:
+    """One question of the tuner to its entries: ``key`` as a v1 file has it, ``policy`` as the op asks for it.
+
+    ``tactic`` is what was found, None on a miss; ``timings`` counts the tactics that were timed instead. ``offered``
+    is whether the runner lists the tactic for the very inputs of the call; None where the lookup was for others.
+    """
+
+    custom_op: str
+    key: str
+    policy: tuple[Any, ...]
+    hit: bool
+    tactic: Any = None
+    offered: bool | None = None
+    timings: int = 0
+
+
 class TunerWatch:
-    """What a tuner did: custom ops looked up with and without success, and tactics timed."""
+    """What a tuner did: lookups in order, and of those the custom ops with and without success, and tactics timed."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        self.hits: list[str] = []
-        self.misses: list[str] = []
-        self.timings = 0
+        self.lookups: list[Lookup] = []
+
+    @property
+    def hits(self) -> list[str]:
+        return [lookup.custom_op for lookup in self.lookups if lookup.hit]
+
+    @property
+    def misses(self) -> list[str]:
+        return [lookup.custom_op for lookup in self.lookups if not lookup.hit]
+
+    @property
+    def timings(self) -> int:
+        return sum(lookup.timings for lookup in self.lookups)
 
 
 @contextlib.contextmanager
-def watched_tuner() -> Iterator[TunerWatch]:
-    """Count the lookups and timings of the process's tuner; it works as ever.
+def watched_tuner(*, only_count: bool = False) -> Iterator[TunerWatch]:
+    """Watch the lookups and timings of the process's tuner; it works as ever.
 
-    In a tuning context an op looks up every bucket of its grid, then the call's own: a miss of any is timed.
+    In a tuning context an op looks up every bucket of its grid, then the call's own: a miss of any is timed. With
+    ``only_count`` no tactic runs for that: the default is taken to win.
     """
     from flashinfer.autotuner import AutoTuner
 
     watch = TunerWatch()
     search, profile = (vars(AutoTuner).get(name) for name in ("search_cache", "_profile_single_kernel"))
 
-    def watched_search(self: Any, custom_op: str, *args: Any, **kwargs: Any) -> Any:
-        result = search(self, custom_op, *args, **kwargs)
-        (watch.hits if result[0] else watch.misses).append(custom_op)
+    def watched_search(
+        self: Any, custom_op: str, runners: Any, input_shapes: Any, tuning_config: Any, inputs: Any = None, **how: Any
+    ) -> Any:
+        result = search(self, custom_op, runners, input_shapes, tuning_config, inputs=inputs, **how)
+        hit, place, tactic, _ = result
+        runner = runners[place]
+        extras = () if inputs is None else runner.get_cache_key_extras(inputs)
+        key = AutoTuner._get_cache_key(custom_op, runner, input_shapes, tuning_config, extras)
+        own = inputs is not None and tuple(self._get_input_sizes(inputs)) == tuple(input_shapes)
+        watch.lookups.append(
+            Lookup(
+                custom_op,
+                key.file_key,
+                tuple(self._profiling_policy(tuning_config)),
+                hit,
+                tactic if hit else None,
+                _offers(runner, inputs, input_shapes, tactic) if hit and own else None,
+            )
+        )
         return result
 
     def watched_profile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.timings += 1
-        return profile(self, *args, **kwargs)
+        if watch.lookups:
+            watch.lookups[-1] = replace(watch.lookups[-1], timings=watch.lookups[-1].timings + 1)
+        return 1.0 if only_count else profile(self, *args, **kwargs)
 
     with _patched() as patch:
         patch(AutoTuner, "search_cache", watched_search)
         patch(AutoTuner, "_profile_single_kernel", watched_profile)
         yield watch
+
+
+def _offers(runner: Any, inputs: Any, shapes: Iterable[Iterable[int]], tactic: Any) -> bool:
+    """Whether a runner lists a tactic for inputs of these very shapes. The default (-1) is always there."""
+    from flashinfer.autotuner import OptimizationProfile, StaticDim
+
+    dimensions = [[StaticDim(size) for size in shape] for shape in shapes]
+    profile = OptimizationProfile(dimensions, [None] * len(dimensions))
+    return tactic == -1 or tactic in runner.get_valid_tactics(inputs, profile)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What FlashInfer chose for one custom op of a call; ``ms`` is its timer's answer, None where it was not asked."""
+
+    custom_op: str
+    tactic: Any
+    ms: float | None
+
+
+@contextlib.contextmanager
+def watched_choices(*, timed: bool) -> Iterator[list[Chosen]]:
+    """List the choices of the process's tuner, which works as ever; ``timed`` asks its timer for each."""
+    from flashinfer.autotuner import AutoTuner
+
+    choose = vars(AutoTuner).get("choose_one")
+    chosen: list[Chosen] = []
+
+    def watched(self: Any, custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> Any:
+        runner, tactic = choose(self, custom_op, runners, tuning_config, inputs, **kwargs)
+        ms = self._profile_single_kernel(runner, inputs, tactic, tuning_config, **kwargs) if timed else None
+        chosen.append(Chosen(custom_op, tactic, ms))
+        return runner, tactic
+
+    with _patched() as patch:
+        patch(AutoTuner, "choose_one", watched)
+        yield chosen
 
 
 @dataclass(frozen=True)

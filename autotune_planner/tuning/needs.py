@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from autotune_planner import profiles
 from autotune_planner.cache import sglang_layout
 from autotune_planner.ops.base import JitModule
+from autotune_planner.plan.modules import build_seconds, modules_of
 from autotune_planner.plan.plan import Plan
 from autotune_planner.tuning.environment import Machine
 from autotune_planner.tuning.known_issues import known_issues
@@ -28,15 +28,6 @@ class Item:
     hint: str | None = None
 
 
-def modules_of(plan: Plan | None) -> tuple[JitModule, ...]:
-    """Compiled modules that the ops of a plan load, each once."""
-    if plan is None or not plan.ops:
-        return ()
-    capability = plan.resolved.gpu.compute_capability
-    assert capability is not None, "a plan with ops has a GPU architecture"
-    return tuple(dict.fromkeys(module for op in plan.ops for module in op.call.jit_modules(capability)))
-
-
 def items(machine: Machine, plan: Plan | None) -> tuple[Item, ...]:
     """Every item. Without a plan nothing is needed: what is not there is a note."""
     found = (
@@ -50,12 +41,6 @@ def items(machine: Machine, plan: Plan | None) -> tuple[Item, ...]:
     if plan is not None and plan.units:
         return found
     return tuple(Item(item.topic, "note", item.text, item.hint) if item.status == "missing" else item for item in found)
-
-
-def build_seconds(module: str, cores: int) -> float | None:
-    """Wall time of a cold build on so many cores, None where it was never measured."""
-    measured = profiles.table("builds").get(module)
-    return None if measured is None else measured["core_seconds"] / min(cores, measured["objects"])
 
 
 def _gpus(machine: Machine, plan: Plan | None) -> Iterator[Item]:

@@ -43,10 +43,13 @@ from autotune_planner.tuning.quarantine import FILE, Quarantine, Quarantined
 
 _TRIES = 3  # tasks that one unit may cost
 _CONNECT_SECONDS = 5.0
+_SETTLE_SECONDS = 3.0
 _START_SECONDS = 300.0  # for a host to take a task and to import torch and FlashInfer
 _STOP_SECONDS = 15.0
 _MISSING = "missing"
 _START_A_CLUSTER = "ray start --head on one host, ray start --address=HOST:6379 on the others"
+
+_PERHAPS_TOKEN = "; RAY_AUTH_MODE=token here too, if ray start said that token authentication is enabled"
 
 
 @dataclass(frozen=True)
@@ -76,18 +79,19 @@ def connect(address: str, device: DeviceKind, gpus: int | None, most: int | None
             hint="pip install 'autotune-planner[ray]', on every host of the cluster",
         ) from None
     if address == "auto":
-        address = os.environ.get("RAY_ADDRESS") or address
+        address = os.environ.get("RAY_ADDRESS") or _noted_address() or address
     if address != "auto":
         _require_answer(address)
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError) as error:
-        raise _no_cluster(address, str(error).strip().splitlines()[0]) from None
+        raise _no_cluster(address, str(error).strip().splitlines()[0], _PERHAPS_TOKEN) from None
     finally:
-        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the process at once
+        with contextlib.suppress(ValueError):  # in another thread Ray has set none either
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the process at once
     resource = "GPU" if device == "cuda" else "CPU"
-    free, all_there = (int(found.get(resource, 0)) for found in (ray.available_resources(), ray.cluster_resources()))
+    free, all_there = _free(ray, resource, gpus)
     if free < (gpus or 1):
         ray.shutdown()
         raise NotPossibleHereError(
@@ -99,8 +103,26 @@ def connect(address: str, device: DeviceKind, gpus: int | None, most: int | None
     return RayCluster(gpus or min(free, most or free))
 
 
+def _free(ray: Any, resource: str, wanted: int | None) -> tuple[int, int]:
+    """(free, all). Waits a little where fewer are free than wanted: the cluster counts with some delay."""
+    until = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        free, there = (int(found.get(resource, 0)) for found in (ray.available_resources(), ray.cluster_resources()))
+        if free >= (wanted or there) or time.monotonic() > until:
+            return free, there
+        time.sleep(0.1)
+
+
+def _noted_address() -> str | None:
+    """What ``ray start`` has noted on this host; the note outlives a head that was killed."""
+    temporary = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    with contextlib.suppress(OSError):
+        return Path(temporary, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip() or None
+    return None
+
+
 def _require_answer(address: str) -> None:
-    """Ray itself tries a dead address for minutes."""
+    """Ray itself tries a dead address without end."""
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdecimal():
         raise UsageError(
@@ -115,9 +137,12 @@ def _require_answer(address: str) -> None:
         raise _no_cluster(address, str(error)) from None
 
 
-def _no_cluster(address: str, why: str) -> NotPossibleHereError:
+def _no_cluster(address: str, why: str, more: str = "") -> NotPossibleHereError:
     return NotPossibleHereError(
-        f"no Ray cluster answers at {address}: {why}", code="no-cluster", where="--address", hint=_START_A_CLUSTER
+        f"no Ray cluster answers at {address}: {why}",
+        code="no-cluster",
+        where="--address",
+        hint=_START_A_CLUSTER + more,
     )
 
 
@@ -180,7 +205,8 @@ class GpuTask:
             yield
         except PlannerError as error:
             log = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
-            raise RuntimeError(f"{error.message}; its log ends with: {log[-1] if log else 'nothing'}") from None
+            end = f"its log on {socket.gethostname()} ends with: {log[-1] if log else 'nothing'}"
+            raise RuntimeError(f"{error.message}; {end}") from None
 
 
 @dataclass
@@ -215,6 +241,7 @@ class RayExecutor:
         self._slots = [self._start(spec.index) for spec in specs]
         self._metadata: Mapping[str, str] = {}
         self._hosts: dict[str, Host] = {}
+        self._places: set[tuple[str, int]] = set()  # node and GPU index of every task that has started
 
     @property
     def gpus(self) -> int:
@@ -364,8 +391,9 @@ class RayExecutor:
         ready = slot.ready
         if ready is None:
             return
-        known = self._hosts.get(ready.node)
-        host = Host(ready.host, known.gpus + 1 if known else 1, differences(ready.worker.metadata, self._metadata))
+        self._places.add((ready.node, slot.index))
+        gpus = sum(node == ready.node for node, _ in self._places)
+        host = Host(ready.host, gpus, differences(ready.worker.metadata, self._metadata))
         self._hosts[ready.node] = host
         if host.differs:
             self._leave(slot, f"not tuned on {host}")

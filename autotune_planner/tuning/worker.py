@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from autotune_planner.ops.base import Bind, JitModule, OpCall
-from autotune_planner.ops.numerics import disagreement
+from autotune_planner.ops.base import Bind, BoundCall, JitModule, OpCall
+from autotune_planner.ops.numerics import disagreement, not_finite
 from autotune_planner.plan.buckets import size_inside
 from autotune_planner.plan.memory import unit_memory
 from autotune_planner.plan.plan import WorkUnit
@@ -184,8 +184,7 @@ class _UnitTuner:
             if m is None:
                 continue
             with self._planted(unit):
-                call = self._bind(unit.call)(m)
-                problem = disagreement(call(), call.reference())
+                problem = _problem(self._bind(unit.call)(m))
             self._end_if_lost()
             if problem is not None:
                 fault: Fault = "not finite" if "finite" in problem else "wrong result"
@@ -285,6 +284,14 @@ def _searched(
 
 def _quarantined(unit: WorkUnit, runner: str, tactic: Any, fault: Fault, reason: str) -> Quarantined:
     return Quarantined(unit.custom_op, runner, _as_json(tactic), fault, reason, unit.bucket, unit.call.label)
+
+
+def _problem(call: BoundCall) -> str | None:
+    """What is wrong with a call's output; None where nothing is, or nobody can say more than that it is finite."""
+    output = call()
+    if call.reference is None:
+        return not_finite(output)
+    return disagreement(output, call.reference(), call.tolerance)
 
 
 def _as_json(tactic: Any) -> Any:

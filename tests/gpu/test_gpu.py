@@ -7,7 +7,7 @@ from autotune_planner.cache.v1 import entry_of, render_v1
 from autotune_planner.deployment.model import Gpu
 from autotune_planner.engines.resolved import OpUse
 from autotune_planner.ops.bmm_fp8 import BmmFp8
-from autotune_planner.proof.replay import replay
+from autotune_planner.proof.replay import Step, replay
 from autotune_planner.tuning.devices import cuda_devices
 from autotune_planner.tuning.keys import exact_keys
 from autotune_planner.tuning.messages import ModuleReady, UnitFinished
@@ -70,7 +70,8 @@ def test_the_published_file_serves_without_a_timing(tuned, gpu, tmp_path):
     result, _, _ = tuned
     path = tmp_path / "rank.json"
     path.write_bytes(render_v1(result.metadata, merged(entry_of(*item) for item in result.entries.items())))
-    report = replay(str(path), [TINY], (1, 3, 24, 64), device="cuda", gpu=gpu, log_path=str(tmp_path / "replay.log"))
+    steps = [Step(TINY, m) for m in (1, 3, 24, 64)]
+    report = replay([str(path)], steps, device="cuda", gpu=gpu, log_path=str(tmp_path / "replay.log"))
     assert report.loaded
     assert report.served
     assert sum(call.timings for call in report.calls) == 0

@@ -1,13 +1,16 @@
 """Shards, their order, and what a time budget leaves out: arithmetic with figures shown."""
 
+from collections import deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune_planner.ops.bmm_fp8 import BmmFp8
+from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
 from autotune_planner.plan.forecast import UnitForecast
 from autotune_planner.plan.plan import WorkUnit
-from autotune_planner.plan.schedule import makespan, shards, within_budget
+from autotune_planner.plan.schedule import Shard, makespan, shards, take_shard, within_budget
 
 
 def unit(n, bucket):
@@ -29,6 +32,29 @@ def test_a_shard_starts_with_its_smallest_bucket():
     made = shards([found(16, bucket, 0.25) for bucket in (1, 2, 4, 8, 16, 32, 64, 128)], gpus=1)
     # 2 s / 4 = 0.5 s: pairs, from the smallest up
     assert [tuple(one.bucket for one in shard.units) for shard in made] == [(1, 2), (4, 8), (16, 32), (64, 128)]
+
+
+def test_a_process_takes_the_longest_shard_of_its_own_bucket_bound():
+    moes = [
+        CutlassFusedMoe(
+            num_experts=8,
+            local_experts=8,
+            hidden_size=64,
+            intermediate_size=64,
+            top_k=2,
+            tp_size=1,
+            ep_size=1,
+            tune_max_num_tokens=bound,
+        )
+        for bound in (4096, 8192)
+    ]
+    first, second = (Shard((WorkUnit("trtllm::fused_moe::gemm1", moe, 1),), 2.0) for moe in moes)
+    free = Shard((unit(16, 1),), 1.0)  # a linear has no bound of its own
+    waiting = deque([first, second, free])
+    assert take_shard(waiting, 8192) == second
+    assert take_shard(waiting, 8192) == free
+    assert take_shard(waiting, 8192) == first  # another process, then
+    assert take_shard(deque([first, free]), None) == first
 
 
 def test_makespan_by_hand():

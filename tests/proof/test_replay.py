@@ -10,8 +10,9 @@ from autotune_planner.cache.v1 import entry_of, render_v1
 from autotune_planner.engines.resolved import OpUse
 from autotune_planner.errors import NotPossibleHereError
 from autotune_planner.ops.bmm_fp8 import BmmFp8
-from autotune_planner.proof.replay import Replayed, ReplayReport, replay
+from autotune_planner.proof.replay import Replayed, ReplayReport, Step, replay
 from autotune_planner.tuning import flashinfer_internals as internals
+from autotune_planner.tuning.flashinfer_internals import Lookup
 from autotune_planner.tuning.tune import Options, tune
 from tests.tuning.plans import H200, plan_of, qwen3_moe
 
@@ -51,7 +52,8 @@ def replayed(tmp_path, monkeypatch):
     def call(content, *sizes):
         path, log = tmp_path / "rank.json", tmp_path / "replay.log"
         path.write_text(json.dumps(content))
-        report = replay(str(path), CALLS, sizes, device="simulated", gpu=H200, log_path=str(log))
+        steps = [Step(call, m) for call in CALLS for m in sizes]
+        report = replay([str(path)], steps, device="simulated", gpu=H200, log_path=str(log))
         return report, log.read_text()
 
     return call
@@ -68,7 +70,7 @@ def test_a_published_file_serves_every_size(published, replayed):
     report, _ = replayed(published, *SIZES)
     assert report.loaded
     assert report.served
-    assert [(call.call, call.m) for call in report.calls] == [(call, m) for call in CALLS for m in SIZES]
+    assert [call.step for call in report.calls] == [Step(call, m) for call in CALLS for m in SIZES]
     assert all(call.misses == () and call.timings == 0 for call in report.calls)
     assert {hit for call in report.calls for hit in call.hits} == {GEMM1, GEMM2, LINEAR}
 
@@ -187,17 +189,66 @@ def test_a_file_that_cannot_be_read_is_said_with_the_log(tmp_path, content):
     if content is not None:
         path.write_text(content)
     with pytest.raises(NotPossibleHereError, match="exit code 1") as raised:
-        replay(str(path), CALLS, (1,), device="simulated", gpu=H200, log_path=str(log))
+        replay([str(path)], [Step(LINEAR_CALL, 1)], device="simulated", gpu=H200, log_path=str(log))
     assert raised.value.code == "replay-failed"
     assert raised.value.where == str(log)
     assert ("FileNotFoundError" if content is None else "JSONDecodeError") in log.read_text()
 
 
+def test_every_lookup_is_told_with_key_policy_and_tactic(published, replayed):
+    report, _ = replayed(published, 24)
+    (lookup,) = {lookup for lookup in report.calls[1].lookups if lookup.key == the_key(published, LINEAR, 32)}
+    assert lookup.hit
+    assert lookup.policy == ("cuda_graph_profile_replays", None, "l2_cache_policy", "hot")
+    assert lookup.tactic == published[lookup.key][1]
+    assert report.metadata == published["_metadata"]
+
+
+def test_a_tactic_is_offered_or_not_for_the_inputs_of_the_call(published, replayed):
+    # The stand-in linear has 8 tactics, 0 to 7. M = 24 looks up 1, 2, 4, 8, 16 for themselves and 32 for its own sake.
+    content = revalued(published, LINEAR, 32, lambda value: [value[0], 8, *value[2:]])
+    report, _ = replayed(content, 24)
+    moe, linear = report.calls
+    own = the_key(content, LINEAR, 32)
+    assert {lookup.offered for lookup in linear.lookups if lookup.key == own} == {False}
+    assert {lookup.offered for lookup in linear.lookups if lookup.key != own} == {None}
+    assert {lookup.offered for lookup in moe.lookups} == {None, True}
+
+
+def test_the_file_of_every_rank_is_loaded(published, tmp_path):
+    paths = [tmp_path / f"rank{i}.json" for i in range(3)]
+    for path in paths:
+        path.write_text(json.dumps(published))
+    paths[1].write_text(json.dumps(stamped(published, gpu="NVIDIA H200")))
+    names, log = [str(path) for path in paths], str(tmp_path / "replay.log")
+    report = replay(names, [Step(LINEAR_CALL, 1)], device="simulated", gpu=H200, log_path=log)
+    assert report.loads == (True, False, True)
+    assert not report.served
+    assert report.calls[0].misses == ()  # made with the first one's entries
+
+
+def test_another_bound_in_one_process_is_met_as_the_server_meets_it(published, tmp_path):
+    # FlashInfer keeps the last bound that was new: after 8192, 64, 8192 a call with M = 3000 looks up bucket 64.
+    path = tmp_path / "rank.json"
+    path.write_text(json.dumps(published))
+    steps = [Step(qwen3_moe(tune_max=bound), 3000, "eager") for bound in (8192, 64, 8192)]
+    report = replay([str(path)], steps, device="simulated", gpu=H200, log_path=str(tmp_path / "replay.log"))
+    assert [
+        [lookup.key == the_key(published, op, bucket) for lookup, op in zip(call.lookups, (GEMM1, GEMM2), strict=True)]
+        for call, bucket in zip(report.calls, (3072, 64, 64), strict=True)
+    ] == [[True, True]] * 3
+
+
 @pytest.mark.parametrize(
-    ("loaded", "misses", "timings", "served"),
-    [(True, (), 0, True), (True, (LINEAR,), 0, False), (True, (), 9, False), (False, (), 0, False)],
+    ("loads", "lookup", "served"),
+    [
+        ((True, True), Lookup(LINEAR, "key", (), True, 3), True),
+        ((True, True), Lookup(LINEAR, "key", (), False), False),
+        ((True, True), Lookup(LINEAR, "key", (), False, timings=9), False),
+        ((True, False), Lookup(LINEAR, "key", (), True, 3), False),
+    ],
 )
-def test_served_means_loaded_hit_and_not_timed(loaded, misses, timings, served):
-    hit = Replayed(LINEAR_CALL, 1, (LINEAR,), (), 0)
-    report = ReplayReport(loaded, (hit, Replayed(LINEAR_CALL, 2, (LINEAR,), misses, timings)))
+def test_served_means_loaded_hit_and_not_timed(loads, lookup, served):
+    hit = Replayed(Step(LINEAR_CALL, 1), (Lookup(LINEAR, "key", (), True, 3),))
+    report = ReplayReport(loads, {}, (hit, Replayed(Step(LINEAR_CALL, 2), (lookup,))))
     assert report.served is served

@@ -1,0 +1,140 @@
+"""The Python API: what the commands do, as typed functions. Import it from ``autotune_planner``.
+
+    import autotune_planner
+
+    plan = autotune_planner.plan(autotune_planner.load_deployment("deployment.yaml"))
+    autotune_planner.tune(plan, device="simulated", cache_dir="cache")
+    assert autotune_planner.prove(plan, device="simulated", cache_dir="cache").proved
+
+Errors are :class:`autotune_planner.errors.PlannerError` and its subclasses: each has a message, a stable ``code``,
+``where`` and a ``hint``. Processes are started by ``spawn``: a script keeps its calls below
+``if __name__ == "__main__":``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from autotune_planner import pipeline, planning
+from autotune_planner.benching import bench_cache
+from autotune_planner.checking import Checked, check_cache
+from autotune_planner.deployment import load
+from autotune_planner.deployment.model import Deployment
+from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.pipeline import Format, RunOutcome
+from autotune_planner.plan.plan import Plan
+from autotune_planner.proof.bench import Bench
+from autotune_planner.proof.prove import Proof
+from autotune_planner.proving import prove_cache
+from autotune_planner.tuning.devices import DeviceKind
+from autotune_planner.tuning.messages import Event, Strategy
+from autotune_planner.tuning.tune import Options
+
+__all__ = ["Bench", "Checked", "Deployment", "Plan", "Proof", "RunOutcome", "bench", "check", "load_deployment", "plan",
+           "prove", "tune"]  # fmt: skip
+
+_RUN = "autotune-plan run"
+
+
+def load_deployment(path: str | Path, model_dir: str | None = None) -> Deployment:
+    """Read a deployment file (YAML). ``model_dir`` is where the models' folders lie on this machine.
+
+    ``DeploymentError`` says where the file is wrong and what to write instead.
+    """
+    return load.load_deployment(Path(path), model_dir)
+
+
+def plan(deployment: Deployment, *, environ: Mapping[str, str] | None = None, assume_rules: str | None = None) -> Plan:
+    """What the server of a deployment will do at start, and what is tuned for it: ``compute`` as a value.
+
+    ``environ`` is the server's environment, this process's by default; ``assume_rules`` a release whose rules stand in
+    for those of an unknown one. Needs no GPU, torch or FlashInfer. ``DeploymentError`` if the server would refuse it.
+    """
+    return planning.plan(deployment, os.environ if environ is None else environ, assume_rules)
+
+
+def tune(
+    plan: Plan,
+    *,
+    device: DeviceKind = "cuda",
+    gpus: int | None = None,
+    cache_dir: str | Path | None = None,
+    flashinfer_version: str | None = None,
+    strategy: Strategy = "race",
+    fresh: bool = False,
+    time_budget: float | None = None,
+    formats: tuple[Format, ...] = ("v1",),
+    observer: Callable[[Event], None] | None = None,
+) -> RunOutcome:
+    """Tune a plan and publish one file for every rank: ``run``.
+
+    ``gpus`` None takes all there are; ``cache_dir`` stands for SGLANG_CACHE_DIR; ``time_budget`` is in seconds;
+    ``observer`` hears each event of the run. What an earlier run finished is kept unless ``fresh``.
+    ``NotPossibleHereError`` without the deployment's GPU, FlashInfer or anything to tune; ``LockedError`` where another
+    run is at work on the same cache.
+    """
+    pipeline.require_startable(plan)
+    if not plan.units:
+        raise NotPossibleHereError(
+            f"nothing to tune: {plan.resolved.no_autotune_reason or 'this deployment reaches no op that is tuned'}",
+            code="nothing-to-tune",
+        )
+    version = pipeline.flashinfer_version(plan, flashinfer_version)
+    return pipeline.run(
+        plan,
+        device=device,
+        devices=pipeline.choose_devices(plan, device, gpus),
+        target=pipeline.target_of(plan, cache_dir=_text(cache_dir), flashinfer_version=version),
+        observer=observer or (lambda event: None),
+        options=Options(strategy=strategy, fresh=fresh, time_budget=time_budget),
+        formats=formats,
+    )
+
+
+def check(plan: Plan, *, cache_dir: str | Path | None = None, environment: Mapping[str, str] | None = None) -> Checked:
+    """What the server will make of its ranks' files, field by field and size by size. ``used`` is the verdict.
+
+    ``environment`` is FlashInfer's stamp of the server's machine (``metadata`` of ``doctor --json``), this machine's by
+    default. ``NotPossibleHereError`` where FlashInfer is missing.
+    """
+    return check_cache(
+        plan,
+        cache_dir=_text(cache_dir),
+        stamp=environment,
+        environment_name="this machine" if environment is None else "the given environment",
+        run_command=_RUN,
+    )
+
+
+def prove(plan: Plan, *, cache_dir: str | Path | None = None, device: DeviceKind = "cuda") -> Proof:
+    """Load every rank's file in fresh processes as the server does, and make its calls. ``proved`` is the verdict.
+
+    Nothing is written. ``NotPossibleHereError`` without the deployment's GPU (on ``cuda``) and without FlashInfer.
+    """
+    return prove_cache(plan, cache_dir=_text(cache_dir), device=device, run_command=_RUN, said=lambda text: None)
+
+
+def bench(
+    plan: Plan,
+    *,
+    cache_dir: str | Path | None = None,
+    against: str | Path | None = None,
+    sizes: Sequence[int] | None = None,
+    device: DeviceKind = "cuda",
+) -> Bench:
+    """Times of whole ops with FlashInfer's default tactics, with those of ``against`` (a cache that stock FlashInfer
+    tuned) and with the plan's cache, at production's sizes or at ``sizes`` (tokens). Errors as of :func:`prove`."""
+    return bench_cache(
+        plan,
+        cache_dir=_text(cache_dir),
+        against=None if against is None else Path(against),
+        sizes=sizes,
+        device=device,
+        said=lambda text: None,
+    )
+
+
+def _text(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
