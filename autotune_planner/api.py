@@ -1,10 +1,10 @@
-"""The Python API: what the commands do, as typed functions. Import it from ``autotune_planner``.
+"""The Python API: what the commands do, as typed functions.
 
-    import autotune_planner
+    from autotune_planner import api
 
-    plan = autotune_planner.plan(autotune_planner.load_deployment("deployment.yaml"))
-    autotune_planner.tune(plan, device="simulated", cache_dir="cache")
-    assert autotune_planner.prove(plan, device="simulated", cache_dir="cache").proved
+    plan = api.plan(api.load_deployment("deployment.yaml"))
+    api.tune(plan, device="simulated", cache_dir="cache")
+    assert api.prove(plan, device="simulated", cache_dir="cache").proved
 
 Errors are :class:`autotune_planner.errors.PlannerError` and its subclasses: each has a message, a stable ``code``,
 ``where`` and a ``hint``. Processes are started by ``spawn``: a script keeps its calls below

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from autotune_planner import __version__, pipeline
+from autotune_planner.cache import sglang_layout
 from autotune_planner.cache.bundle import PLAN, Bundle
 from autotune_planner.cache.metadata import compare_stamp
 from autotune_planner.cache.publish import check_writable, publish_files

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import autotune_planner
+from autotune_planner import api
 from autotune_planner.errors import PlannerError
 
 DEPLOYMENT = Path(__file__).parent / "qwen3-30b-h200-pd-prefill.yaml"
@@ -20,23 +20,23 @@ DEPLOYMENT = Path(__file__).parent / "qwen3-30b-h200-pd-prefill.yaml"
 def main() -> None:
     cache_dir = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
     try:
-        plan = autotune_planner.plan(autotune_planner.load_deployment(DEPLOYMENT), environ={})
+        plan = api.plan(api.load_deployment(DEPLOYMENT), environ={})
         for op in plan.ops:
             print(f"{op.custom_op} {op.layer} {op.phase}: {len(op.buckets)} buckets up to {op.buckets[-1]} tokens")
 
-        outcome = autotune_planner.tune(plan, device="simulated", gpus=1, cache_dir=cache_dir)
+        outcome = api.tune(plan, device="simulated", gpus=1, cache_dir=cache_dir)
         print(f"{len(outcome.tuned.entries)} profiles tuned, {len(outcome.published)} rank files published")
 
         # What a server on the real GPU makes of these files: it ignores what a simulated run wrote.
         stamp = {**outcome.tuned.metadata, "gpu": plan.resolved.gpu.name}
-        checked = autotune_planner.check(plan, cache_dir=cache_dir, environment=stamp)
+        checked = api.check(plan, cache_dir=cache_dir, environment=stamp)
         problems = [finding.code for finding in checked.findings if finding.level == "problem"]
         print("check:", "used" if checked.used else f"not used: {', '.join(problems)}")
 
-        proof = autotune_planner.prove(plan, device="simulated", cache_dir=cache_dir)
+        proof = api.prove(plan, device="simulated", cache_dir=cache_dir)
         print("prove:", "every call hits" if proof.proved else "the server would tune again")
 
-        bench = autotune_planner.bench(plan, device="simulated", cache_dir=cache_dir, sizes=[64, 8192])
+        bench = api.bench(plan, device="simulated", cache_dir=cache_dir, sizes=[64, 8192])
         for result in bench.passes:
             gain = result.gains[0]
             print(f"bench: {result.phase} with {result.l2} L2: {gain.ratio.median:.2f} times, {gain.verdict}")

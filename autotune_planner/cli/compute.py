@@ -28,7 +28,8 @@ def compute(
         Path | None, typer.Option("--model-dir", help="Folder of model folders with config.json.", metavar="DIR")
     ] = None,
     kv_token_capacity: Annotated[
-        int | None, typer.Option("--kv-token-capacity", help="With flags after --: KV tokens of a rank.", min=1, max=2**31 - 1)
+        int | None,
+        typer.Option("--kv-token-capacity", help="With flags after --: KV tokens of a rank.", min=1, max=2**31 - 1),
     ] = None,
 ) -> None:
     """Work out, per rank, what the server will autotune at start and what is worth tuning before it.

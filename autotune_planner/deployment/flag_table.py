@@ -9,7 +9,7 @@ from autotune_planner import profiles
 from autotune_planner.errors import DeploymentError
 
 FlagTable = Mapping[str, Mapping[str, Any]]
-"""Server argument -> {type, choices, aliases, cli_name, nargs}."""
+"""Server argument -> {type, choices, aliases, cli_name, nargs, config_file}."""
 
 
 def flag_table(server: str, version: str | None, where: str | None = None) -> FlagTable:

@@ -6,6 +6,7 @@ The flags are read against a release's flag table with the rules of the server's
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune_planner.deployment import models
+from autotune_planner.deployment.config_file import with_config_file
 from autotune_planner.deployment.flag_table import FlagTable, flag_table
 from autotune_planner.deployment.model import Deployment, Gpu, Model
 from autotune_planner.deployment.suggestions import nearest_first
@@ -54,7 +56,7 @@ def parse_launch_line(line: str | Sequence[str], table: FlagTable) -> LaunchLine
     words = _words(line)
     prefix, flags = _split_command(words)
     env = dict(word.split("=", 1) for word in prefix if _ASSIGNMENT.match(word))
-    return LaunchLine(_Parser(table).parse(flags), env, tuple(flags))
+    return LaunchLine(_Parser(table).parse(with_config_file(flags, table)), env, tuple(flags))
 
 
 def deployment_of_launch_line(
@@ -123,7 +125,7 @@ def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
     The command is ``python .. -m sglang.launch_server`` or ``sglang serve [MODEL]``; before it may stand assignments
     and whatever starts a process (``env``, ``nohup``, ``numactl --membind=0``). A bare list of flags has no command.
     """
-    for at, (word, following) in enumerate(zip(words, words[1:], strict=False)):
+    for at, (word, following) in enumerate(itertools.pairwise(words)):
         if (word, following) == ("-m", "sglang.launch_server"):
             return words[:at], words[at + 2 :]
         if os.path.basename(word) == "sglang" and following == "serve":

@@ -227,6 +227,8 @@ class TrtllmMoe(OpCall):
 
     def _matrices(self) -> tuple[TensorSpec, ...]:
         experts, hidden, width = self.local_experts, self.hidden_size, self.intermediate_size
+        gemm1: tuple[int, ...]
+        gemm2: tuple[int, ...]
         if self.quant == "bf16":  # blocks of 128 bytes along the reduction
             gemm1, gemm2 = (experts, hidden // 64, 2 * width, 64), (experts, width // 64, hidden, 64)
             dtype = "bfloat16"

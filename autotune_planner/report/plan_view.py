@@ -124,9 +124,9 @@ def _passes(passes: Sequence[PassDecision]) -> Table:
 def _ops(ops: Sequence[PlannedOp]) -> Table:
     """One row for each op and layer: its phases share buckets."""
     table = _table("Ops and buckets that are tuned here")
-    table.add_column("op", overflow="fold", min_width=20)
-    table.add_column("layer", no_wrap=True)
-    table.add_column("shape", overflow="fold", min_width=20)
+    for name in ("op", "layer"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("shape", overflow="fold", min_width=14)
     for name in ("buckets", "up to"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("DECODE", "EXTEND"):
@@ -137,7 +137,7 @@ def _ops(ops: Sequence[PlannedOp]) -> Table:
     for (custom_op, layer, call), phases in rows.items():
         buckets = sorted({bucket for op in phases.values() for bucket in op.buckets})
         table.add_row(
-            custom_op,
+            custom_op.removeprefix("flashinfer::"),
             layer,
             call.label,
             str(len(buckets)),

@@ -149,7 +149,7 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
     def profile(
         self: Any, runner: Any, inputs: Any, tactic: Any, tuning_config: Any = None, *_: Any, **kwargs: Any
     ) -> float:
-        shapes = self._get_input_sizes(inputs)
+        shapes = _with_weights(runner, self._get_input_sizes(inputs))
         gemm, top_k = int(kwargs.get("gemm_idx", 0)), int(getattr(runner, "top_k", 1))
         return timer(type(runner).__name__, shapes, tactic, gemm, top_k, kwargs.get("launches"))
 
@@ -181,6 +181,14 @@ def without_gpu(capability: tuple[int, int], gpu_name: str, timer: Timer) -> Ite
                     patch(module, name, lambda *_, **__: _StandInSpec())
                 caches.enter_context(_cleared(getattr(module, name)))
         yield
+
+
+def _with_weights(runner: Any, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """TensorRT-LLM's MoE runner has no weights among its inputs: their sizes are its attributes."""
+    if not hasattr(runner, "hidden_size_output"):
+        return shapes
+    experts, hidden, width = runner.num_local_experts, runner.hidden_size, runner.intermediate_size
+    return (*shapes, (experts, 2 * width, hidden), (experts, hidden, width))
 
 
 def _uninitialised(shape: Any, dtype: Any, device: Any) -> Any:

@@ -400,7 +400,10 @@ class RayExecutor:
 
     def _leave(self, slot: _Slot, why: str) -> None:
         self._slots.remove(slot)
-        self._ray.kill(slot.task)
+        if slot.ready:
+            slot.task.close.remote()  # Ray ends a task that nothing refers to any more
+        else:
+            self._ray.kill(slot.task)
         self._observer(Note(why))
 
     def _rank(self, ready: TaskReady) -> tuple[bool, str]:

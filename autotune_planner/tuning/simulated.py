@@ -31,6 +31,7 @@ _NOISE = 0.005
 _DEFAULT_TILE, _DEFAULT_EFFICIENCY = (256, 256), 0.25
 _LAUNCHES = 13  # FlashInfer 0.7.2 runs a tactic 3 times to warm up and 10 times to measure
 _DELAY_MS = 5.0  # and a delay kernel before each measurement
+_MOE_RUNNERS = ("MoERunner", "CuteDslFusedMoERunner", "CuteDslFusedMoEW4A16Runner")
 _GENERIC = {"memory_bandwidth_gbps": 4800, "dense_bf16_tflops": 989, "dense_fp8_tflops": 1979}  # an H200's
 
 
@@ -97,10 +98,15 @@ def _tile(tactic: Any) -> tuple[tuple[int, int], float]:
 
 
 def _gemm_of(runner: str, shapes: tuple[tuple[int, ...], ...], gemm: int, top_k: int) -> _Gemm:
-    if runner == "MoERunner":
-        experts, n, k = shapes[1] if gemm == 1 else shapes[3]
+    """A MoE's second GEMM, or its first where the op times them apart; sizes as stored: packed formats are smaller."""
+    if runner in _MOE_RUNNERS:
+        weights = [shape for shape in shapes if len(shape) == 3]
+        experts, n, k = weights[0] if gemm == 1 else weights[1]
         tokens = shapes[0][0] * top_k
         busy = min(experts, tokens)
         return _Gemm(groups=busy, rows=tokens / busy, n=n, k=k, element_bytes=2)
-    batch, rows, k = shapes[0]
-    return _Gemm(groups=batch, rows=rows, n=shapes[1][2], k=k, element_bytes=1)
+    if len(shapes[0]) == 3:
+        batch, rows, k = shapes[0]
+        return _Gemm(groups=batch, rows=rows, n=shapes[1][2], k=k, element_bytes=1)
+    (rows, k), (first, second) = shapes[:2]
+    return _Gemm(groups=1, rows=rows, n=second if first == k else first, k=k, element_bytes=1)

@@ -9,11 +9,11 @@ import pytest
 
 from autotune_planner import planning
 from autotune_planner.deployment.load import load_deployment
+from autotune_planner.plan.modules import build_seconds
 from autotune_planner.tuning import environment
 from autotune_planner.tuning.devices import CudaDevice
 from autotune_planner.tuning.environment import Machine, Program, probe_machine, read_stamp
 from autotune_planner.tuning.known_issues import known_issues
-from autotune_planner.plan.modules import build_seconds
 from autotune_planner.tuning.needs import items
 from tests.cli.conftest import ROOT
 

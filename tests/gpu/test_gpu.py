@@ -8,6 +8,7 @@ from autotune_planner.deployment.model import Gpu
 from autotune_planner.engines.resolved import OpUse
 from autotune_planner.ops.bmm_fp8 import BmmFp8
 from autotune_planner.proof.replay import Step, replay
+from autotune_planner.proof.whole_op import ROUNDS, Variant, time_ops
 from autotune_planner.tuning.devices import cuda_devices
 from autotune_planner.tuning.keys import exact_keys
 from autotune_planner.tuning.messages import ModuleReady, UnitFinished
@@ -75,3 +76,20 @@ def test_the_published_file_serves_without_a_timing(tuned, gpu, tmp_path):
     assert report.loaded
     assert report.served
     assert sum(call.timings for call in report.calls) == 0
+
+
+def test_whole_ops_are_timed_in_graphs(tuned, gpu, tmp_path):
+    result, _, _ = tuned
+    path = tmp_path / "rank.json"
+    path.write_bytes(render_v1(result.metadata, merged(entry_of(*item) for item in result.entries.items())))
+    variants = [Variant("fallback", None), Variant("ours", str(path))]
+    calls = [(TINY, 24), (TINY, 64)]
+    timed, machine = time_ops(calls, variants, device="cuda", gpu=gpu, log_path=str(tmp_path / "bench.log"))
+    assert machine.metadata == result.metadata
+    assert [(one.call, one.m) for one in timed] == calls
+    for one in timed:
+        assert dict(one.tactics["fallback"]) == {"fp8_gemm": -1}
+        for state in ("hot", "cold"):
+            for samples in one.samples[state].values():
+                assert len(samples) == ROUNDS
+                assert all(0.5 < us < 1000 for us in samples)  # a launch takes microseconds

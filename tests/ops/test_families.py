@@ -7,12 +7,14 @@ import weakref
 import pytest
 
 from autotune_planner import profiles
+from autotune_planner.deployment.gpus import load_gpu
 from autotune_planner.ops.tensors import bytes_of
 from autotune_planner.plan.forecast import forecast_units
 from autotune_planner.plan.modules import build_seconds
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning.contexts import tuning_contexts
+from autotune_planner.tuning.simulated import CostModel
 from tests.ops import families
 from tests.ops.test_op_memory import spec
 from tests.tuning.plans import H200
@@ -109,6 +111,22 @@ def test_policies(call, capability):
     replays = None if call.family == "cute_dsl_moe" or not call.cold_l2 else 1
     expected = ("cuda_graph_profile_replays", replays, "l2_cache_policy", "cold" if call.cold_l2 else "hot")
     assert set(keys_of(call, capability, 8).values()) == {expected}
+
+
+@pytest.mark.flashinfer
+@families.each()
+def test_the_simulated_device_times_every_family(call, capability):
+    families.require(call)
+    model = CostModel(load_gpu("B200"), 0)
+    with (
+        internals.silenced(),
+        internals.without_gpu(capability, GPU_NAME, model),
+        internals.fresh_tuner() as tuner,
+        tuning_contexts(WorkUnit(call.custom_ops[-1], call, 64)),
+    ):
+        call.prepare("meta")(1)()
+        assert len(tuner.profiling_cache) == 1
+    assert model.elapsed_ms > 0
 
 
 @pytest.mark.flashinfer

@@ -153,3 +153,93 @@ LLAMA4_ROUTER = frozenset({"Llama4ForCausalLM", "Llama4ForConditionalGeneration"
 
 # models/deepseek_v2.DeepseekV2MoE: its shared expert's gate_up_proj runs in a kernel of the server in NVFP4 on SM100
 DEEPSEEK_MOE = GROUPED_SIGMOID_ROUTER - {"Glm4MoeForCausalLM"}
+
+# arg_groups/pd_disaggregation_hook.handle_encoder_disaggregation: encoder and language model in servers of their own
+SPLIT_ENCODERS = frozenset(
+    {
+        "Dots3NoteForCausalLM",
+        "Glm5NextForConditionalGeneration",
+        "InternS2PreviewForConditionalGeneration",
+        "KimiK25ForConditionalGeneration",
+        "KimiK3ForConditionalGeneration",
+        "KimiVLForConditionalGeneration",
+        "MiMoV2ForCausalLM",
+        "MiniMaxM3SparseForConditionalGeneration",
+        "MuseSparkForConditionalGeneration",
+        "Qwen2AudioForConditionalGeneration",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3OmniMoeForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+
+# server_args.ServerArgs.LANGUAGE_MODEL_ONLY_ARCHITECTURES
+TEXT_ONLY_SERVING = (
+    "DeepseekV4ForCausalLM",
+    "MuseGlimmerForConditionalGeneration",
+    "Cosmos3ForConditionalGeneration",
+    "Cosmos3EdgeForConditionalGeneration",
+)
+
+# layers/cp/cp_decode_attn_tp.CP_DECODE_ATTN_TP_SUPPORTED_ARCHS
+REPLICATED_ATTENTION = frozenset(
+    {
+        "DeepseekV4ForCausalLM",
+        "DeepseekV4ForCausalLMDSpark",
+        "DeepseekV4ForCausalLMNextN",
+        "GlmMoeDsaForCausalLM",
+        "GlmMoeDsaForCausalLMNextN",
+    }
+)
+
+# arg_groups/mega_moe_hook.MEGA_MOE_NO_FALLBACK_ARCHS
+MEGA_MOE_ONLY = frozenset(
+    {
+        "DeepseekV4ForCausalLM",
+        "InternS2PreviewForConditionalGeneration",
+        "MellumForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+
+# arg_groups/moe_hook.validate_flashinfer_megamoe_model
+FLASHINFER_MEGA_MOE = frozenset(
+    {
+        "BeamForCausalLM",
+        "DeepseekV2ForCausalLM",
+        "DeepseekV32ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "Glm4MoeForCausalLM",
+        "GlmMoeDsaForCausalLM",
+        "KimiK3ForConditionalGeneration",
+        "KimiK3LinearForCausalLM",
+        "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+    }
+)
+
+# configs/moe_model_registry._DEEPEP_V2_MODELS
+DEEPEP_V2 = frozenset(
+    {
+        "DeepseekV3ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "Glm5NextForConditionalGeneration",
+        "GlmMoeDsaForCausalLM",
+        "MiMoV2FlashForCausalLM",
+        "MiMoV2ForCausalLM",
+        "Qwen3MoeForCausalLM",
+    }
+)

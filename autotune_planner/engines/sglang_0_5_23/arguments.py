@@ -71,8 +71,15 @@ class ServerArguments:
     speculative_num_draft_tokens: int | None = None
     speculative_draft_model_path: str | None = None
     speculative_ngram_max_bfs_breadth: int = 10
+    enable_multi_layer_eagle: bool = False
+    speculative_adaptive: bool = False
+    speculative_adaptive_config: str | None = None
+    speculative_dflash_block_size: int | None = None
+    speculative_dspark_block_size: int | None = None
+    enable_return_aux_hidden_states: bool = False
     moe_runner_backend: str = "auto"
     moe_a2a_backend: str = "none"
+    enable_waterfill: bool = False
     deepep_mode: str = "auto"
     attention_backend: str | None = None
     prefill_attention_backend: str | None = None
@@ -80,6 +87,7 @@ class ServerArguments:
     speculative_draft_attention_backend: str | None = None
     page_size: int | None = None
     kv_cache_dtype: str = "auto"
+    prefill_kv_cache_dequant_dtype: str = "auto"
     quantization: str | None = None
     dtype: str = "auto"
     mem_fraction_static: float | None = None
@@ -88,9 +96,15 @@ class ServerArguments:
     enable_kv_cache_sharding: bool = False
     language_only: bool = False
     enable_mis: bool = False
+    enable_pdmux: bool = False
     disable_flashinfer_autotune: bool = False
     flashinfer_autotune_skip_ops: tuple[str, ...] = ()
     enable_deterministic_inference: bool = False
+    rl_on_policy_target: str | None = None
+    debug_tensor_dump_output_folder: str | None = None
+    msprobe_dump_config: str | None = None
+    json_model_override_args: str = "{}"
+    device: str | None = None
     disable_radix_cache: bool = False
     disaggregation_decode_enable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
@@ -107,12 +121,17 @@ _KNOWN = frozenset(field.name for field in fields(ServerArguments))
 
 def server_arguments(deployment: Deployment) -> ServerArguments:
     """Arguments of a deployment file. ``DeploymentError`` for a flag that the release does not have or would reject."""
-    given = {**_fields(deployment), **_flags(deployment)}
+    given = given_flags(deployment)
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
     known: dict[str, Any] = {name: value for name, value in values.items() if name in _KNOWN}
     for name, value in known.items():
         _check_size(name, value)
     return ServerArguments(**known)
+
+
+def given_flags(deployment: Deployment) -> dict[str, Any]:
+    """Every flag that a deployment gives, by server argument. ``DeploymentError`` as :func:`server_arguments`."""
+    return {**_fields(deployment), **_flags(deployment)}
 
 
 def _check_size(name: str, value: Any) -> None:
@@ -180,6 +199,13 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
 
 def _flags(deployment: Deployment) -> dict[str, Any]:
     table = profiles.load("engines", PROFILE)
+    if deployment.launch is None and "config" in deployment.flags:
+        raise DeploymentError(
+            f"flags.config: the server's flags are in another file, {shown(deployment.flags['config'])}",
+            code="flag-type",
+            where=deployment.where("flags", "config"),
+            hint="write the flags of that file here, or launch: with --config FILE",
+        )
     for name, value in deployment.flags.items():
         path = ("flags", name)
         if name not in table["flags"]:

@@ -19,6 +19,7 @@ _MLA_CACHE_TYPES = {
     "trtllm_mla": ("fp8_e4m3", "bf16", "auto"),
     "cutedsl_mla": ("fp8_e4m3", "bf16", "bfloat16", "auto"),
 }
+_NVFP4_PREFILL = {"fp8_e4m3": "flashinfer", "nvfp4": "trtllm_mha"}
 _SINKS = ("triton", "trtllm_mha", "fa3", "fa4", "ascend", "intel_amx", "intel_xpu", "aiter")
 _DETERMINISTIC = ("ascend", "fa3", "fa4", "flashinfer", "intel_xpu", "triton")
 _ABSORBED_MLA = (
@@ -78,6 +79,8 @@ def resolve_attention(
     if arguments.enable_deterministic_inference:
         attention = replace(attention, base=attention.base or _deterministic(model, capability))
         _check_deterministic(attention.base, model, capability)
+    if arguments.kv_cache_dtype == "nvfp4":
+        attention = _for_nvfp4_cache(attention, arguments.prefill_kv_cache_dequant_dtype, _major(capability))
     if attention.prefill_override and attention.prefill_override == attention.decode_override:
         attention = replace(attention, base=attention.prefill_override)
     if attention.base is None:
@@ -94,7 +97,45 @@ def resolve_attention(
     narrow = (arguments.speculative_eagle_topk or 0) <= 1
     if "fa4" in attention.backends and narrow and not model.is_mla and _major(capability) == 10:
         attention = replace(attention, page_size=128)
+    pages = (64, 128, 16, 32) if model.is_mla else (64, 128)
+    if "intel_xpu" in (attention.prefill, attention.decode) and attention.page_size not in pages:
+        attention = replace(attention, page_size=128)
     return attention
+
+
+def _for_nvfp4_cache(attention: Attention, input_type: str, major: int) -> Attention:
+    """One prefill backend for each type that prefill reads, one decode backend.
+
+    Source: ``kv_cache_hook.handle_nvfp4_prefill_kv_dequant_dtype``.
+    """
+    source = "kv_cache_hook.handle_nvfp4_prefill_kv_dequant_dtype"
+    given = attention.prefill_override or attention.base
+    if input_type == "auto":
+        if given not in (None, *_NVFP4_PREFILL.values()):
+            allowed = " or ".join(_NVFP4_PREFILL.values())
+            rule = f"prefill from an nvfp4 cache needs {allowed}, got {given}"
+            raise rejected("--kv-cache-dtype", rule, "--kv-cache-dtype auto", source=source)
+        named = next((name for name, backend in _NVFP4_PREFILL.items() if backend == given), None)
+        input_type = named or ("nvfp4" if major == 10 else "fp8_e4m3")
+    if input_type == "nvfp4" and major != 10:
+        option = "--prefill-kv-cache-dequant-dtype"
+        raise rejected("--kv-cache-dtype", "prefill in NVFP4 needs SM100", f"{option} fp8_e4m3", source=source)
+    backend = _NVFP4_PREFILL[input_type]
+    for flag, chosen, needed in (
+        ("--prefill-attention-backend", attention.prefill_override, backend),
+        ("--decode-attention-backend", attention.decode_override, "trtllm_mha"),
+    ):
+        if chosen not in (None, needed):
+            raise rejected(flag, f"an nvfp4 cache needs {needed}, got {chosen}", f"leave {flag} out", source=source)
+    return replace(attention, prefill_override=backend, decode_override="trtllm_mha")
+
+
+def deterministic_policy(arguments: ServerArguments) -> ServerArguments:
+    """On-policy training wants the same numbers as its trainer. Source:
+    ``attention_hook.handle_deterministic_inference``."""
+    if arguments.rl_on_policy_target is None:
+        return arguments
+    return replace(arguments, enable_deterministic_inference=True)
 
 
 def packs_extend_dummy(prefill_backend: str | None) -> bool:

@@ -17,10 +17,11 @@ def skip_reason(
     *,
     runner: str,
     model_quantization: str | None,
+    checkpoint: str | None,
     capability: tuple[int, int] | None,
     fp4_gemm_backend: str,
 ) -> str | None:
-    """Why the server does not autotune its target model; None where it does.
+    """Why the server does not autotune its target model; None where it does. ``checkpoint`` is its own quantization.
 
     Source: ``should_run_flashinfer_autotune``. ``model_quantization`` is the checkpoint's. A string test of the runner,
     so a dense model with a flashinfer_* runner passes too.
@@ -35,7 +36,10 @@ def skip_reason(
         return "flashinfer_cutedsl with DeepEP has a dispatch of its own"
     major = capability[0] if capability else 0
     if not _needs_autotune(runner, model_quantization, fp4_gemm_backend, major):
-        return f"no op needs it: the MoE runner is {runner}, the checkpoint {model_quantization or 'not quantized'}"
+        weights = f"the checkpoint {model_quantization or 'not quantized'}"
+        if model_quantization not in (None, checkpoint):
+            weights = f"the weights are quantized to {model_quantization} when they are loaded"
+        return f"no op needs it: the MoE runner is {runner}, {weights}"
     if major < 9:
         shown = "unknown" if capability is None else f"SM{capability[0]}{capability[1]}"
         return f"the GPU is {shown}; FlashInfer is autotuned on SM90 and newer only"
@@ -130,6 +134,16 @@ def pass_decisions(
     return (*decisions, draft) if draft is not None else tuple(decisions)
 
 
+def draft_block(algorithm: str | None, draft_tokens: int | None) -> int | None:
+    """Tokens of a request that a draft model proposes at once; None where it drafts step by step.
+
+    Source: ``SpeculativeAlgorithm.get_num_tokens_per_req_for_target_verify``, for the draft worker.
+    """
+    if algorithm not in ("DFLASH", "DSPARK") or draft_tokens is None:
+        return None
+    return draft_tokens if algorithm == "DFLASH" else draft_tokens - 1
+
+
 def draft_pass(
     *,
     algorithm: str | None,
@@ -143,12 +157,16 @@ def draft_pass(
 
     Source: ``maybe_flashinfer_autotune_speculative_draft``, called once for each runner class at its first capture,
     which is the largest: ``topk`` tokens a request while it drafts, ``draft_tokens`` when it catches up (draft EXTEND).
+    A draft of whole blocks runs once, as wide as the block: ``draft_tokens`` (DFLASH), one less for DSPARK.
     """
-    if algorithm not in ("EAGLE", "EAGLE3", "STANDALONE"):
+    if algorithm in (None, "NGRAM"):
         return None
     if capture_bs is None:
         reason = no_autotune or "the draft model is tuned while its CUDA graphs are captured, and none are"
         return PassDecision("draft", False, reason, None, None, None, None)
-    bs, each = capture_bs[-1], topk or 1
-    reason = no_autotune or f"at its largest captured size; its draft EXTEND at {bs} x {draft_tokens} tokens"
+    block = draft_block(algorithm, draft_tokens)
+    bs, each = capture_bs[-1], block or topk or 1
+    reason = no_autotune or "at its largest captured size"
+    if no_autotune is None and algorithm in ("EAGLE", "EAGLE3", "STANDALONE"):
+        reason += f"; its draft EXTEND at {bs} x {draft_tokens} tokens"
     return PassDecision("draft", no_autotune is None, reason, bs, each, bs * each, None)

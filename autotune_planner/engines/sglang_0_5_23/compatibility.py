@@ -7,8 +7,21 @@ from __future__ import annotations
 
 from autotune_planner.engines.sglang_0_5_23.arguments import ServerArguments
 from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+from autotune_planner.errors import DeploymentError
 
 _VALIDATION = "validation_hook.check_server_args"
+
+
+def check_device(arguments: ServerArguments) -> None:
+    """No rule of the server, which runs on other devices too: a plan is for its GPUs."""
+    device = arguments.device
+    if device is not None and not device.startswith("cuda"):
+        raise DeploymentError(
+            f"{device} has no GPU to plan for",
+            code="not-planned",
+            where="--device",
+            hint="leave --device out, or --device cuda",
+        )
 
 
 def check_dp_lm_head(arguments: ServerArguments) -> None:

@@ -51,7 +51,7 @@ def check_config(model: Model) -> None:
     heads = text.get("num_attention_heads") or 1
     if not text.get("head_dim") and heads > text["hidden_size"]:
         raise _wrong(model, "num_attention_heads", heads, f"at most hidden_size, which is {text['hidden_size']}")
-    scaling = text.get("rope_scaling")
+    scaling = text.get("rope_scaling") or text.get("rope_parameters")
     if scaling is not None and not isinstance(scaling, Mapping):
         raise _wrong(model, "rope_scaling", scaling, "a mapping")
     factor = (scaling or {}).get("factor", 1)

@@ -135,7 +135,8 @@ def _attention_dp(origin: Origin) -> Chain:
 
 def _speculative(origin: Origin, resolved: Arguments) -> list[Derivation]:
     algorithm = resolved.speculative_algorithm
-    source = "speculative_hook._handle_ngram" if algorithm == "NGRAM" else "speculative_hook._handle_eagle_family"
+    own = {"NGRAM": "_handle_ngram", "DFLASH": "_handle_dflash", "DSPARK": "_handle_dspark"}
+    source = f"speculative_hook.{own.get(algorithm or '', '_handle_eagle_family')}"
     given = origin.given
     chosen = [(f"chosen for {algorithm} and {origin.model.architecture}", source)]
 
@@ -149,7 +150,7 @@ def _speculative(origin: Origin, resolved: Arguments) -> list[Derivation]:
 
     steps, topk = resolved.speculative_num_steps, resolved.speculative_eagle_topk
     drafted = value("speculative_num_draft_tokens", resolved.speculative_num_draft_tokens)
-    if algorithm not in (None, "NGRAM") and topk == 1:
+    if algorithm in ("EAGLE", "EAGLE3", "STANDALONE") and topk == 1:
         drafted = [(f"{steps} steps + 1, since top-1 drafts a chain", source)]
     return [
         _of("resolved.speculative_num_steps", value("speculative_num_steps", steps), steps),
@@ -191,7 +192,7 @@ def _backends(origin: Origin, resolved: Arguments) -> list[Derivation]:
         quantization = [(f"no argument; the checkpoint is {quantized}", "default")]
     return [
         _of("resolved.moe_runner_backend", runner, resolved.moe_runner_backend),
-        _of("resolved.moe_a2a_backend", _given(origin, "moe_a2a_backend"), resolved.moe_a2a_backend),
+        _of("resolved.moe_a2a_backend", _a2a(origin, resolved), resolved.moe_a2a_backend),
         _of("resolved.attention_backend", base, resolved.attention_backend),
         _of(
             "resolved.prefill_attn_backend",
@@ -206,6 +207,15 @@ def _backends(origin: Origin, resolved: Arguments) -> list[Derivation]:
         _of("resolved.page_size", page, resolved.page_size),
         _of("resolved.quantization", quantization, resolved.quantization),
     ]
+
+
+def _a2a(origin: Origin, resolved: Arguments) -> Chain:
+    chain = _given(origin, "moe_a2a_backend")
+    if origin.given.moe_runner_backend == "megamoe":
+        chain.append(("--moe-runner-backend megamoe", "mega_moe_hook.handle_moe_runner_backend_alias"))
+    elif resolved.moe_a2a_backend == "deepep" != origin.given.moe_a2a_backend:
+        chain.append(("--enable-waterfill needs DeepEP", "overrides._a2a_backend_overrides"))
+    return chain
 
 
 def _memory(origin: Origin, resolved: Arguments) -> list[Derivation]:

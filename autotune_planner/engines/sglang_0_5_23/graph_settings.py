@@ -144,15 +144,31 @@ def without_graphs(
     """No graphs at all where they cannot be captured, even if they were asked for.
 
     Sources: ``attention_hook.handle_attention_backend_compatibility`` and ``handle_multi_item_scoring`` (which also
-    turns chunked prefill off), ``moe_hook.handle_a2a_moe``. The sizes stay.
+    turns chunked prefill off). The sizes stay.
     """
-    uncapturable = attention.base in ("torch_native", "flex_attention") or arguments.enable_mis
-    deepep_normal = arguments.moe_a2a_backend == "deepep" and arguments.deepep_mode == "normal"
-    if not uncapturable and not deepep_normal:
+    if attention.base not in ("torch_native", "flex_attention") and not arguments.enable_mis:
         return settings
+    return replace(_all_off(settings), chunk=-1 if arguments.enable_mis else settings.chunk)
+
+
+def without_normal_dispatch(settings: GraphSettings, arguments: ServerArguments, a2a_backend: str) -> GraphSettings:
+    """After the prefill graphs were clamped to the chunk. Source: ``moe_hook.handle_a2a_moe``."""
+    if a2a_backend == "deepep" and arguments.deepep_mode == "normal":
+        return _all_off(settings)
+    if a2a_backend == "deepep_v2":
+        return replace(settings, prefill=replace(settings.prefill, backend="disabled"))
+    return settings
+
+
+def without_dumps(settings: GraphSettings, arguments: ServerArguments) -> GraphSettings:
+    """Dumps of tensors run eagerly. Source: ``serving_hook.handle_other_validations``, after every other rule."""
+    dumps = arguments.debug_tensor_dump_output_folder is not None or arguments.msprobe_dump_config is not None
+    return _all_off(settings) if dumps else settings
+
+
+def _all_off(settings: GraphSettings) -> GraphSettings:
     return replace(
         settings,
-        chunk=-1 if arguments.enable_mis else settings.chunk,
         decode=replace(settings.decode, backend="disabled"),
         prefill=replace(settings.prefill, backend="disabled"),
     )

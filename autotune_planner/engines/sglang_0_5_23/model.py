@@ -45,6 +45,7 @@ class ModelFacts:
     hidden_size: int
     vocab_size: int
     context_len: int
+    longest_context: int  # tokens: what the model itself allows
     is_multimodal: bool
     is_mla: bool
     sparse_page_size: int | None  # tokens; None without DeepSeek sparse attention
@@ -93,6 +94,7 @@ def model_facts(model: Model, dtype_flag: str, context_length_flag: int | None) 
         hidden_size=hidden,
         vocab_size=int(text["vocab_size"]),
         context_len=context_length_flag or _context_length(text),
+        longest_context=_context_length(text),
         is_multimodal="vision_config" in config or "audio_config" in config,
         is_mla=architecture in architectures.LATENT_ATTENTION and text.get("kv_lora_rank") is not None,
         sparse_page_size=_sparse_page_size(architecture, text),
@@ -196,7 +198,7 @@ def _int4_groups(quantization: dict[str, Any]) -> bool:
 
 def _context_length(text: Any) -> int:
     """Source: ``utils/hf_transformers/common.get_context_length``."""
-    scaling = text.get("rope_scaling") or {}
+    scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
     factor = scaling.get("factor", 1)
     if "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3":
         factor = 1

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune_planner import profiles
 from autotune_planner.engines.sglang_0_5_23 import architectures
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
@@ -48,6 +50,7 @@ _SUPPORTED_QUANTIZATION = {
 }
 
 
+_A2A_RUNNERS = {"flashinfer_megamoe": "flashinfer_megamoe", "deepep_v2": "deep_gemm", "pplx": "deep_gemm"}
 _MXFP8_RUNNERS = ("cutlass", "deep_gemm", "flashinfer_megamoe", "flashinfer_trtllm", "flashinfer_trtllm_routed")
 _NVFP4_ONLINE_RUNNERS = ("flashinfer_trtllm", "flashinfer_trtllm_routed", "flashinfer_cutedsl")
 
@@ -55,6 +58,7 @@ _NVFP4_ONLINE_RUNNERS = ("flashinfer_trtllm", "flashinfer_trtllm_routed", "flash
 @dataclass(frozen=True)
 class MoeResolved:
     runner_backend: str
+    a2a_backend: str
     ep_size: int
     quantization: str | None  # as the server's argument stands after resolution; part of its cache key
 
@@ -64,13 +68,42 @@ def resolve_moe(arguments: ServerArguments, model: ModelFacts, capability: tuple
     major = capability[0] if capability else 0
     runner, quantization = _by_model(arguments, model, major)
     _check_triton_kernel(runner, model, arguments.ep_size)
-    runner = _by_quantization(runner, quantization)
+    runner = _by_quantization(runner, quantization, arguments.moe_a2a_backend)
     if quantization == "modelopt_fp4" and runner == "auto" and major in (11, 12):
         runner = "flashinfer_cutlass"
     _check_runner(runner, quantization, arguments)
-    ep_size = arguments.tp_size if arguments.moe_a2a_backend in _EP_SPANNING else arguments.ep_size
-    _check_a2a(arguments, runner)
-    return MoeResolved(runner, ep_size, quantization)
+    a2a = _a2a_backend(arguments)
+    ep_size = arguments.tp_size if a2a in _EP_SPANNING else arguments.ep_size
+    runner = _by_a2a(runner, a2a, arguments)
+    _check_a2a(replace(arguments, moe_a2a_backend=a2a), runner)
+    return MoeResolved(runner, a2a, ep_size, quantization)
+
+
+def megamoe_alias(arguments: ServerArguments) -> ServerArguments:
+    """As a runner, ``megamoe`` means the all-to-all backend of that name. Source:
+    ``mega_moe_hook.handle_moe_runner_backend_alias``."""
+    if arguments.moe_runner_backend != "megamoe":
+        return arguments
+    return replace(arguments, moe_runner_backend="auto", moe_a2a_backend="megamoe")
+
+
+def _a2a_backend(arguments: ServerArguments) -> str:
+    """Waterfill brings DeepEP along, after everything else has been chosen without it.
+
+    Sources: ``overrides._a2a_backend_overrides``, ``moe_hook.handle_a2a_moe``.
+    """
+    given = arguments.moe_a2a_backend
+    if arguments.enable_waterfill and given not in ("deepep", "megamoe"):
+        return "deepep"
+    return "none" if given == "ascend_tp" else given
+
+
+def _by_a2a(runner: str, a2a: str, arguments: ServerArguments) -> str:
+    """Source: ``moe_hook.handle_a2a_moe``."""
+    if runner == "auto":
+        return _A2A_RUNNERS.get(a2a, runner)
+    routed = a2a == "flashinfer" and arguments.flashinfer_a2a_dispatch_type is not None
+    return "flashinfer_trtllm_routed" if routed and runner == "flashinfer_trtllm" else runner
 
 
 def _by_model(arguments: ServerArguments, model: ModelFacts, major: int) -> tuple[str, str | None]:
@@ -128,10 +161,10 @@ def _w4a16_runner(runner: str) -> str:
     return "marlin" if runner == "auto" else runner
 
 
-def _by_quantization(runner: str, quantization: str | None) -> str:
+def _by_quantization(runner: str, quantization: str | None, a2a: str) -> str:
     """Source: ``overrides._moe_runner_backend_quant_constraints``: mxfp8 overrides even a runner that was asked for."""
     if quantization == "mxfp8" and runner not in _MXFP8_RUNNERS:
-        return "flashinfer_trtllm"
+        return "flashinfer_megamoe" if a2a == "flashinfer_megamoe" else "flashinfer_trtllm"
     if quantization != "nvfp4_online":
         return runner
     if runner == "auto":

@@ -12,6 +12,7 @@ from autotune_planner.engines.sglang_0_5_23.op_layout import Kernels, LayerRows,
 from autotune_planner.ops.base import OpCall
 
 _EXPERTS = "mlp.experts"
+_CAPTURED = "mlp.experts (captured)"
 
 
 def select_ops(
@@ -27,7 +28,7 @@ def select_ops(
         if captured is not None and rows.captured is not None and seen.decode is not None:
             most = min(rows.captured, kernels.deferred_rows)
             note = "captured graphs leave the last sum to the server, which tunes it finalized only"
-            uses.append(OpUse(_EXPERTS, captured, None, None, most, None, note))
+            uses.append(OpUse(_CAPTURED, captured, None, None, most, None, note))
     return (*uses, *linear_uses(model, quantization, layout, kernels, rows))
 
 
@@ -79,8 +80,10 @@ def unseen_ops(
     kernels: Kernels,
     rows: LayerRows,
     attention: str | None,
+    *,
+    drafted: bool,
 ) -> tuple[UnseenOp, ...]:
-    """What runs in every forward and no plan tunes, each with the reason."""
+    """What runs in every forward and no plan tunes, each with the reason; ``drafted``: there is a draft model."""
     found = []
     if model.num_experts and _moe(model, quantization, layout, kernels) is None:
         reason = f"the {kernels.moe_runner} runner has no op here that FlashInfer's tuner can tune"
@@ -93,6 +96,11 @@ def unseen_ops(
         found.append(UnseenOp("mlp.gate", "router GEMM", "bfloat16 or float32: no tuner"))
     found.append(UnseenOp("attn", f"attention ({attention})", _attention_reason(model, attention)))
     found.append(UnseenOp("lm_head", "LM head GEMM", "the server's passes skip it, and torch's own GEMM has no tuner"))
+    if drafted:
+        reason = (
+            "the server tunes it while it captures its graphs, into cache files of its own (draft_quant in their key)"
+        )
+        found.append(UnseenOp("draft model", "all of its ops", reason))
     if layout.tp_size > 1:
         found.append(UnseenOp("collectives", "all-reduce, all-gather, all-to-all", "run across ranks: no tuner"))
     return tuple(found)

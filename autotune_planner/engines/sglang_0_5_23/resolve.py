@@ -17,10 +17,12 @@ from autotune_planner.engines.resolved import (
     PassDecision,
     Resolved,
     Runtime,
+    UnseenOp,
 )
 from autotune_planner.engines.sglang_0_5_23 import (
     architectures,
     autotune,
+    checks,
     compatibility,
     cuda_graph,
     deep_gemm,
@@ -28,6 +30,7 @@ from autotune_planner.engines.sglang_0_5_23 import (
     extend_attention,
     kernel_choice,
     local_rows,
+    model_override,
     moe,
     notices,
     op_layout,
@@ -47,13 +50,16 @@ from autotune_planner.engines.sglang_0_5_23 import (
     environment as variables,
 )
 from autotune_planner.engines.sglang_0_5_23.arguments import PROFILE, ServerArguments
+from autotune_planner.engines.sglang_0_5_23.checks.subject import Subject
 from autotune_planner.engines.sglang_0_5_23.environment import Environment
 from autotune_planner.engines.sglang_0_5_23.graph_settings import (
     GraphSettings,
     clamped_to_chunk,
     graph_settings,
     without_deepseek_prefill,
+    without_dumps,
     without_graphs,
+    without_normal_dispatch,
 )
 from autotune_planner.engines.sglang_0_5_23.model import ModelFacts, model_facts
 from autotune_planner.values import dataclass
@@ -67,10 +73,13 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
         # ROCm reports a major of 9 too: no rule of an NVIDIA architecture may read it.
         deployment = replace(deployment, gpu=replace(deployment.gpu, compute_capability=None))
     given = argument_rules.server_arguments(deployment)
+    deployment = model_override.overridden(deployment)
     environment = Environment(deployment, environ)
     extend_on = environment.extend_enabled()
     parallel.check_positive(given)
-    arguments = parallel.attention_dp_alias(given)
+    compatibility.check_device(given)
+    arguments = parallel.attention_dp_alias(moe.megamoe_alias(speculative.without_capture(given)))
+    arguments = attention_rules.deterministic_policy(arguments)
     model = model_facts(deployment.model, arguments.dtype, arguments.context_length)
     capability = deployment.gpu.compute_capability
     checkpoint = quantization.checkpoint_quantization(model)
@@ -89,7 +98,9 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     chunk = parallel.divided_chunk(graphs.chunk, arguments.attn_dp_size)
     graphs = replace(graphs, prefill=clamped_to_chunk(graphs.prefill, chunk, arguments.attn_dp_size))
     experts = moe.resolve_moe(arguments, model, capability)
-    drafts = speculative.resolve_speculative(arguments, model.architecture, attention)
+    graphs = without_normal_dispatch(graphs, arguments, experts.a2a_backend)
+    arguments = replace(arguments, moe_a2a_backend=experts.a2a_backend)
+    drafts = speculative.resolve_speculative(arguments, deployment.model, attention, deployment.draft_model)
     buffer_tokens = parallel.max_prefill_buffer_tokens(
         chunk,
         arguments.max_prefill_tokens,
@@ -112,6 +123,22 @@ def resolve(deployment: Deployment, environ: Mapping[str, str]) -> Resolved:
     parallel.check_dense_tp(arguments.moe_dense_tp_size, arguments.tp_size)
     speculative.check_pipeline(drafts.algorithm, arguments.pp_size, arguments.disaggregation_mode)
     compatibility.check_server_args(arguments)
+    graphs = without_dumps(graphs, arguments)
+    checks.check(
+        Subject(
+            given=argument_rules.given_flags(deployment),
+            arguments=arguments,
+            model=model,
+            attention=attention,
+            graphs=graphs,
+            experts=experts,
+            drafts=drafts,
+            environment=environment,
+            chunk=chunk,
+            buffer_tokens=buffer_tokens,
+            major=None if capability is None else capability[0],
+        )
+    )
 
     resolved = _arguments(arguments, graphs, attention, experts, drafts, chunk, buffer_tokens, capacity)
     facts = _Facts(deployment, given, arguments, model, attention, graphs, environment, extend_on)
@@ -235,6 +262,7 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
             arguments,
             runner=resolved.moe_runner_backend,
             model_quantization=model_quantization,
+            checkpoint=checkpoint,
             capability=capability,
             fp4_gemm_backend=kernel_choice.fp4_gemm_backend(arguments, capability),
         )
@@ -313,15 +341,11 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
     uneven = op_selection.uneven_shape(model, model_quantization, layout, kernels)
     tuned = no_autotune is None and uneven is None and resolved.moe_tp_size * resolved.moe_ep_size == resolved.tp_size
     ops = op_selection.select_ops(model, model_quantization, layout, kernels, seen) if tuned else ()
-    unseen = (
-        op_selection.unseen_ops(model, model_quantization, layout, kernels, seen, facts.attention.decode)
-        if tuned
-        else ()
-    )
     unplanned = None
     if tuned:
         runners = profiles.load("engines", PROFILE)["autotuned_moe_runners"]
         unplanned = op_selection.unplanned_ops(model, model_quantization, layout, kernels, runners)
+    block = autotune.draft_block(resolved.speculative_algorithm, resolved.speculative_num_draft_tokens)
     passes = autotune.pass_decisions(
         no_autotune=no_autotune,
         gate=gate,
@@ -331,12 +355,18 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
         draft=autotune.draft_pass(
             algorithm=resolved.speculative_algorithm,
             no_autotune=no_autotune,
-            capture_bs=None if resolved.cuda_graph_decode.backend == "disabled" else captured(1),
+            capture_bs=None if resolved.cuda_graph_decode.backend == "disabled" else captured(block or 1),
             topk=resolved.speculative_eagle_topk,
             draft_tokens=resolved.speculative_num_draft_tokens,
         ),
     )
     passes = tuple(_with_token_list(decision, around, resolved.num_dp_ranks) for decision in passes)
+    drafted = any(decision.name == "draft" for decision in passes)
+    unseen: tuple[UnseenOp, ...] = ()
+    if tuned:
+        unseen = op_selection.unseen_ops(
+            model, model_quantization, layout, kernels, seen, facts.attention.decode, drafted=drafted
+        )
     warmups = deep_gemm.warmups(
         deep_gemm.warmup_facts(
             deployment, facts.environment, arguments, model, resolved, model_quantization, mlp_sync=mlp_sync
@@ -509,7 +539,13 @@ def _notices(
             width = model.moe_intermediate_size // resolved.moe_tp_size
             found.append(notices.index_overflow(largest, model.top_k, width))
             if resolved.moe_runner_backend == "flashinfer_cutlass":
-                found.append(notices.bound_clamps(largest, measured.cutlass_tune_max_num_tokens_for_decode_dummy))
+                bound = autotune.cutlass_tune_max(
+                    ceiling=resolved.autotune_extend_ceiling,
+                    attn_dp_size=resolved.attn_dp_size,
+                    disaggregation_mode=resolved.disaggregation_mode,
+                    rows=moe_rows.decode_pass or 1,
+                )
+                found.append(notices.bound_clamps(largest, bound))
         if resolved.moe_a2a_backend == "flashinfer":
             capacity = resolved.flashinfer_a2a_max_dispatch_tokens_per_rank
             found.append(notices.a2a_overflow(measured.decode_autotune_tokens, capacity))

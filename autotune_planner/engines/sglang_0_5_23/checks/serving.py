@@ -53,7 +53,10 @@ def _names(subject: Subject) -> Iterator[Rule]:
         f"{name} has a colon, which separates a model from its LoRA adapter",
         "--served-model-name NAME, without a colon",
     )
-    for flag, value, platform in (("model_impl", "mindspore", "Ascend NPUs"), ("sampling_backend", "intel_xpu", "XPUs")):
+    for flag, value, platform in (
+        ("model_impl", "mindspore", "Ascend NPUs"),
+        ("sampling_backend", "intel_xpu", "XPUs"),
+    ):
         option = "--" + flag.replace("_", "-")
         yield subject.get(flag) == value, option, f"{value} runs on {platform} only", f"leave {option} out"
     communications = "--enable-quant-communications"
@@ -224,7 +227,12 @@ def _objects(subject: Subject) -> Iterator[Rule]:
     unknown = [key for key in limits if key not in _MODALITIES] if isinstance(limits, dict) else []
     option = "--limit-mm-data-per-request"
     known = ", ".join(_MODALITIES)
-    yield bool(unknown), option, f"does not know {', '.join(unknown)}: it takes {known}", f"""{option} '{{"image": 4}}'"""
+    yield (
+        bool(unknown),
+        option,
+        f"does not know {', '.join(unknown)}: it takes {known}",
+        f"""{option} '{{"image": 4}}'""",
+    )
     sampling = _parsed(subject.get("preferred_sampling_params"))
     marked = isinstance(sampling, dict) and "watermark" in sampling
     yield marked, "--preferred-sampling-params", "cannot hold a watermark", "leave watermark out of it"

@@ -33,7 +33,7 @@ def check(subject: Subject) -> None:
 
 def _host_pool(subject: Subject) -> bool:
     early = subject.get("disaggregation_decode_host_receive_threshold", 1.0) < 1
-    return early or subject.get("disaggregation_decode_retraction_backup") == "host_pool"
+    return bool(early or subject.get("disaggregation_decode_retraction_backup") == "host_pool")
 
 
 def _disaggregation(subject: Subject) -> Iterator[Rule]:
@@ -81,7 +81,10 @@ def _prefill_complete(subject: Subject) -> Iterator[Rule]:
     cached = arguments.disaggregation_decode_enable_radix_cache or hierarchical
     for broken, what in (
         (subject.mode == "null", "aggregated serving"),
-        (subject.get("disaggregation_transfer_backend", "mooncake") not in ("mooncake", "mooncake_tcp"), "this transfer"),
+        (
+            subject.get("disaggregation_transfer_backend", "mooncake") not in ("mooncake", "mooncake_tcp"),
+            "this transfer",
+        ),
         (contexts != (1, 1, 1), "pipeline or context parallelism"),
         (arguments.tp_size != groups, "attention tensor parallelism"),
         (subject.on("enable_pdmux") or subject.get("decoupled_spec_role", "null") != "null", "PD multiplexing"),

@@ -1,0 +1,74 @@
+"""float32 references of quantized formats, by hand and against FlashInfer-free arithmetic on the CPU."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from autotune_planner.ops.base import BoundCall  # noqa: E402
+from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe  # noqa: E402
+from autotune_planner.ops.mm_fp4 import CuteDslMmFp4  # noqa: E402
+from autotune_planner.ops.mm_mxfp8 import CuteDslMmMxfp8  # noqa: E402
+from autotune_planner.ops.numerics import Gate, disagreement, e2m1, gated_moe, not_finite  # noqa: E402
+from autotune_planner.tuning.worker import _problem  # noqa: E402
+
+pytestmark = pytest.mark.flashinfer
+
+
+def test_every_fp4_number():
+    """E2M1: 1 sign, 2 exponent and 1 mantissa bits with a bias of 1; the low half of a byte comes first."""
+    packed = torch.tensor([[low | (low + 1) << 4 for low in range(0, 16, 2)]], dtype=torch.uint8)
+    positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    assert e2m1(packed).tolist() == [positive + [-one for one in positive]]
+
+
+def test_gate_of_gpt_oss_by_hand():
+    """Up 3 + bias 5 is clamped to 7, gate 9 to 7: 7 * sigmoid(1.702 * 7) * (7 + 1), then fc2 2 and its bias 0.5."""
+    gate = Gate(torch.tensor([[5.0, 0.0]]), torch.tensor([[0.5]]), alpha=1.702, beta=1.0, limit=7.0)
+    x, fc1, fc2 = torch.tensor([[1.0]]), torch.tensor([[[3.0], [9.0]]]), torch.tensor([[[2.0]]])
+    found = gated_moe(x, torch.tensor([[0]]), torch.tensor([[0.25]]), fc1, fc2, gate_of=gate)
+    hidden = 7 / (1 + math.exp(-1.702 * 7)) * 8
+    assert found.item() == pytest.approx(0.25 * (2 * hidden + 0.5))
+
+
+def test_an_activation_rounded_in_between():
+    """silu(2) x 1 = 1.7616, in FP8 E4M3 1.75: the spacing between 1 and 2 is 1 / 8."""
+    x, fc1, fc2 = torch.tensor([[1.0]]), torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[1.0]]])
+    arguments = (x, torch.tensor([[0]]), torch.tensor([[1.0]]), fc1, fc2)
+    assert gated_moe(*arguments).item() == pytest.approx(2 / (1 + math.exp(-2)))
+    assert gated_moe(*arguments, between=torch.float8_e4m3fn).item() == 1.75
+
+
+@pytest.mark.parametrize("quant", ["bf16", "fp8"])
+def test_moe_of_quantized_weights(quant):
+    """A MoE as a kernel runs it: float32 sums, the hidden activation rounded to bf16 and then to FP8."""
+    call = CutlassFusedMoe(8, 8, 256, 128, 2, 1, 1, 64, quant=quant)
+    bound = call.prepare("cpu")(64)
+    reference = bound.reference()
+    assert reference.shape == (64, 256)
+    assert bool(torch.isfinite(reference).all())
+    assert float(reference.abs().mean()) > 0
+    assert disagreement(reference.bfloat16(), reference, bound.tolerance) is None
+    assert bound.tolerance == (1.0 if quant == "bf16" else 4.0)
+
+
+def test_linears_of_quantized_weights():
+    for call, m in ((CuteDslMmFp4(n=64, k=128), 8), (CuteDslMmMxfp8(n=64, k=128), 8)):
+        reference = call.prepare("cpu")(m).reference()
+        assert tuple(reference.shape) == call.output(m).shape
+        assert bool(torch.isfinite(reference).all())
+
+
+def test_without_a_reference_only_finiteness_counts():
+    good, bad = torch.ones(4), torch.tensor([1.0, math.nan])
+    assert _problem(BoundCall(lambda: good, None)) is None
+    assert _problem(BoundCall(lambda: bad, None)) == "1 of 2 elements are not finite" == not_finite(bad)
+
+
+def test_a_tolerance_multiplies_what_is_allowed():
+    """Off by 0.1 where the output's dtype allows 2^-6 x (2 + 2) = 0.0625, and twice as much 0.125."""
+    reference = torch.full((4,), 2.0)
+    wrong = (reference + 0.1).bfloat16()
+    assert disagreement(wrong, reference) is not None
+    assert disagreement(wrong, reference, 2.0) is None
