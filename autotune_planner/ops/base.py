@@ -75,6 +75,10 @@ class OpCall(ABC):
         """Whether keys of this call were compared with those of the real server's call sites on this architecture."""
         return capability in ((9, 0), (10, 0))
 
+    def was_run(self, capability: ComputeCapability) -> bool:
+        """Whether such a call was tuned on real hardware of this architecture (docs/measurements)."""
+        return False
+
     @property
     @abstractmethod
     def label(self) -> str:

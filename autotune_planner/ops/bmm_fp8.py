@@ -31,6 +31,9 @@ class BmmFp8(OpCall):
     def tune_max(self) -> None:
         return None
 
+    def was_run(self, capability: ComputeCapability) -> bool:
+        return capability == (9, 0)
+
     @property
     def label(self) -> str:
         return f"N{self.n} K{self.k}"

@@ -23,6 +23,7 @@ _ROUTING_SAMPLES = 16  # NUM_ROUTING_SAMPLES of the profiler, each with three ma
 _TMA_BYTES = 256  # upper estimate of the descriptors of one expert's GEMM: pointers, strides and shape
 _TMA_SETS = _ROUTING_SAMPLES * 2 * 2 + 1  # NUM_FUSION_TYPES x NUM_SWAP_AB_TYPES
 _GATE = {"alpha": 1.702, "beta": 1.0, "limit": 7.0}  # gpt-oss
+_RUN = ("bf16",)  # formats that were tuned on an H200
 _EXPONENT = 121  # of MXFP4 blocks: 2^-6, so that activations stay finite
 _FP8_BETWEEN = 4.0  # times the tolerance: one in seventy hidden activations is rounded to the other FP8 neighbour
 
@@ -93,6 +94,9 @@ class CutlassFusedMoe(OpCall):
 
     def keys_verified(self, capability: ComputeCapability) -> bool:
         return capability in ((9, 0), (10, 0)) and self.quant != "mxfp8_mxfp4"
+
+    def was_run(self, capability: ComputeCapability) -> bool:
+        return capability == (9, 0) and self.quant in _RUN
 
     def unsupported_reason(self, capability: ComputeCapability) -> str | None:
         name = f"SM{capability[0]}{capability[1]}"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 Phase = Literal["decode", "extend"]
 
-_RUN_ON: ComputeCapability = (9, 0)  # the H200 is what ops of this project were run on
-
 
 @dataclass(frozen=True)
 class PlannedOp:
@@ -126,7 +124,7 @@ def _beyond(use: OpUse, phase: str, untuned: list[int]) -> str | None:
 
 
 def _evidence(call: OpCall, capability: ComputeCapability | None) -> str | None:
-    if capability is None or capability == _RUN_ON:
+    if capability is None or call.was_run(capability):
         return None
     if call.keys_verified(capability):
         return "keys verified, not run on hardware"

@@ -243,3 +243,8 @@ DEEPEP_V2 = frozenset(
         "Qwen3MoeForCausalLM",
     }
 )
+
+# dllm/config.DllmConfig.from_server_args
+DIFFUSION = frozenset(
+    {"DiffusionGemmaForBlockDiffusion", "LLaDA2MoeModelLM", "SDARForCausalLM", "SDARMoeForCausalLM"},
+)

@@ -232,8 +232,8 @@ def relative_cache_dir(cache_dir: str) -> Notice | None:
     return Notice(
         "cache-dir-relative",
         "warning",
-        f"SGLANG_CACHE_DIR={cache_dir} is taken as it is, below the server's working directory (a ~ is a folder of that "
-        "name): give an absolute path",
+        f"SGLANG_CACHE_DIR={cache_dir} is taken as it is, below the server's working directory (a ~ is a folder of "
+        "that name): give an absolute path",
     )
 
 

@@ -8,13 +8,13 @@ devices, free ports, and packages and plugins that must be installed (``--enable
 
 from __future__ import annotations
 
-from autotune_planner.engines.sglang_0_5_23.checks import caches, drafts, experts, models, ranks, serving, workers
+from autotune_planner.engines.sglang_0_5_23.checks import caches, drafts, experts, lora, models, ranks, serving, workers
 from autotune_planner.engines.sglang_0_5_23.checks.subject import Subject
 
-_TOPICS = (models.check, ranks.check, experts.check, caches.check, drafts.check, workers.check, serving.check)
+_TOPICS = (models, ranks, experts, caches, drafts, lora, workers, serving)
 
 
 def check(subject: Subject) -> None:
     """``DeploymentError`` for the first rule that a deployment breaks, with flag, rule and what to write instead."""
     for topic in _TOPICS:
-        topic(subject)
+        topic.check(subject)

@@ -1,0 +1,47 @@
+"""Flags that are checked but not computed with, and numbers of rarer flags, against the released wheel.
+
+``refusals-sglang-0.5.23.jsonl``: what SGLang 0.5.23's own parser, resolution and ``check_server_args`` made of each
+line, on a machine with mocked GPU queries: the resolved arguments, or the error. Graphs are [backend, largest size]. The
+two block drafts in ``models/`` are ``Llama-3.2-1B-draft`` with the keys of a DFLASH and of a DSPARK checkpoint.
+"""
+
+import pytest
+
+from autotune_planner.engines import resolve
+from autotune_planner.errors import DeploymentError, ExitCode
+from tests.engines.test_launch_lines import launched
+from tests.engines.truth import rows
+
+ROWS = rows("refusals-sglang-0.5.23.jsonl")
+REFUSED = [row for row in ROWS if "error" in row]
+RESOLVED = [row for row in ROWS if "error" not in row]
+
+
+def line(row):
+    return " ".join([row["gpu"], *row["args"][1:]])
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=line)
+def test_what_the_server_refuses_is_no_plan(row):
+    with pytest.raises(DeploymentError) as caught:
+        resolve(launched(row), {})
+    error = caught.value
+    assert error.exit_code is ExitCode.INVALID_DEPLOYMENT
+    assert error.where in {*row["args"], *row.get("env", {})} or error.where.startswith(("--", "SGLANG_"))
+    assert error.message
+    assert error.hint
+
+
+@pytest.mark.parametrize("row", RESOLVED, ids=line)
+def test_resolved_as_the_server_does(row):
+    found = resolve(launched(row), {}).arguments
+    ours = {name: getattr(found, name) for name in row["resolved"]}
+    for phase in ("cuda_graph_decode", "cuda_graph_prefill"):
+        ours[phase] = [ours[phase].backend, ours[phase].max_bs]
+    assert ours == row["resolved"]
+
+
+def test_both_kinds_are_there():
+    assert len(ROWS) <= 200
+    assert len(REFUSED) >= 100
+    assert len(RESOLVED) >= 50
