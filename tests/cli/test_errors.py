@@ -85,7 +85,7 @@ def test_known_rules_are_not_overridden(cli, deployment):
     ("changes", "words"),
     [
         ({"parallel": "{tp: 1024}"}, "attention heads 32 over 1024 ranks"),
-        ({"parallel": "{tp: 64, dp: 64, dp_attention: true, ep: 1}"}, None),  # 768 / 64 = 12, one head group a rank
+        ({"parallel": "{tp: 32, dp: 32, dp_attention: true, ep: 1}"}, None),  # 768 / 32 = 24, one head group a rank
         ({"parallel": "{tp: 5, dp: 5, dp_attention: true}"}, "MoE intermediate size 768 over 5 ranks"),
         ({"parallel": "{tp: 3}", "model": "llama-3.1-8b-fp8", "moe": None}, "attention heads 32 over 3 ranks"),
     ],

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from autotune_planner.deployment.config_file import with_config_file
 from autotune_planner.deployment.flag_table import flag_table
 from autotune_planner.deployment.launch_line import parse_launch_line
+from autotune_planner.deployment.load import deployment_from
+from autotune_planner.engines import resolve
 from autotune_planner.errors import DeploymentError, ExitCode
 
 TABLE = flag_table("sglang", "0.5.23")
@@ -93,3 +95,17 @@ def test_a_file_that_is_not_here(tmp_path):
 
 def test_an_equals_sign_hides_the_file_from_the_server():
     assert with_config_file(["--config=none.yaml", "--tp", "8"], TABLE) == ["--config=none.yaml", "--tp", "8"]
+
+
+def test_a_deployment_file_holds_its_flags_itself():
+    content = {"gpu": "H200", "model": "qwen3-30b-a3b", "flags": {"config": "server.yaml"}}
+    with pytest.raises(DeploymentError, match='in another file, "server.yaml"') as caught:
+        resolve(deployment_from(content))
+    assert "--config FILE" in caught.value.hint
+
+
+def test_a_launch_line_of_a_deployment_file_reads_it(tmp_path):
+    path = written(tmp_path, "tp-size: 4\nep-size: 2\n")
+    content = {"gpu": "H200", "model": "qwen3-30b-a3b", "launch": f"sglang serve M --config {path} --tp-size 8"}
+    arguments = resolve(deployment_from(content)).arguments
+    assert (arguments.tp_size, arguments.ep_size) == (8, 2)
