@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -159,11 +158,17 @@ def test_modules_are_built_on_the_hosts(cluster):
 
 def test_an_interruption_ends_the_tasks(cluster, tmp_path):
     gpus = connect(cluster.address, "simulated", 1)
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def interrupt(event):
+        if isinstance(event, UnitFinished):
+            os.kill(os.getpid(), signal.SIGINT)
+
     before = signal.signal(signal.SIGINT, _interrupt)
-    with pytest.raises(InterruptedRunError):
-        tuned_on(gpus, tmp_path, lambda event: None)
-    signal.signal(signal.SIGINT, before)
+    try:
+        with pytest.raises(InterruptedRunError):
+            tuned_on(gpus, tmp_path, interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
     connect(cluster.address, "simulated", 1)  # its CPU is free again
 
 
