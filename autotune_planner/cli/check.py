@@ -6,12 +6,16 @@ import json as jsonlib
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune_planner.cli.options import AssumeRules, directory
 from autotune_planner.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from autotune_planner.checking import Checked
+    from autotune_planner.plan.plan import Plan
 
 
 def check(
@@ -29,18 +33,32 @@ def check(
 ) -> None:
     """Say of every rank's cache file what the server will make of it, and which sizes it serves. Exit code 0 or 5."""
     # Imported here, since every command imports this module.
-    from autotune_planner import pipeline
-    from autotune_planner.checking import check_cache
-    from autotune_planner.deployment.load import load_deployment
     from autotune_planner.report.check_document import check_document
     from autotune_planner.report.check_view import check_view
     from autotune_planner.report.console import data_console
-    from autotune_planner.tuning.environment import read_stamp
 
     if context.obj is not None:
         raise UsageError(
             "check takes a deployment file, no flags after --", code="usage", hint="autotune-plan check FILE"
         )
+    _, checked = checked_cache(file, cache_dir, env, assume_rules)
+    if json:
+        print(jsonlib.dumps(check_document(checked), indent=2))
+    else:
+        data_console().print(check_view(checked))
+    if not checked.used:
+        raise typer.Exit(ExitCode.DIFFERENCE)
+
+
+def checked_cache(
+    file: Path, cache_dir: str | None, env: Path | None, assume_rules: str | None
+) -> tuple[Plan, Checked]:
+    """The plan of a deployment file, and what its server makes of the cache that is there."""
+    from autotune_planner import pipeline
+    from autotune_planner.checking import check_cache
+    from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.tuning.environment import read_stamp
+
     place, stamp = directory(cache_dir), None if env is None else read_stamp(env)
     plan = pipeline.plan(load_deployment(file), os.environ, assume_rules)
     pipeline.require_startable(plan)
@@ -52,9 +70,4 @@ def check(
         environment_name="this machine" if env is None else str(env),
         run_command=shlex.join(["autotune-plan", "run", str(file), *options]),
     )
-    if json:
-        print(jsonlib.dumps(check_document(checked), indent=2))
-    else:
-        data_console().print(check_view(checked))
-    if not checked.used:
-        raise typer.Exit(ExitCode.DIFFERENCE)
+    return plan, checked

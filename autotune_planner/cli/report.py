@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json as jsonlib
-import os
-import shlex
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune_planner.cli.options import AssumeRules, directory
+from autotune_planner.cli.check import checked_cache
+from autotune_planner.cli.options import AssumeRules
 from autotune_planner.errors import NotPossibleHereError, UsageError
 
 
@@ -44,16 +43,12 @@ def report(
     The exit code is 0 whatever the checks say; autotune-plan check is for scripts.
     """
     # Imported here, since every command imports this module.
-    from autotune_planner import pipeline
-    from autotune_planner.checking import check_cache
-    from autotune_planner.deployment.load import load_deployment
     from autotune_planner.report.check_view import verdict
     from autotune_planner.report.console import talk_console
     from autotune_planner.report.report_document import report_document
     from autotune_planner.report.report_markdown import report_markdown
     from autotune_planner.report.report_page import report_page, require_libraries
     from autotune_planner.reporting import make_report
-    from autotune_planner.tuning.environment import read_stamp
 
     if context.obj is not None:
         raise UsageError(
@@ -63,17 +58,7 @@ def report(
     chosen = form or (Form.MD if out is not None and out.suffix == ".md" else Form.HTML)
     if written and chosen is Form.HTML:
         require_libraries()
-    place, stamp = directory(cache_dir), None if env is None else read_stamp(env)
-    plan = pipeline.plan(load_deployment(file), os.environ, assume_rules)
-    pipeline.require_startable(plan)
-    options = ["--cache-dir", place] if place else []
-    checked = check_cache(
-        plan,
-        cache_dir=place,
-        stamp=stamp,
-        environment_name="this machine" if env is None else str(env),
-        run_command=shlex.join(["autotune-plan", "run", str(file), *options]),
-    )
+    plan, checked = checked_cache(file, cache_dir, env, assume_rules)
     made = make_report(plan, checked)
     if written:
         text = report_page(made) if chosen is Form.HTML else report_markdown(made)

@@ -8,35 +8,25 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
+from autotune_planner.ops.dense_linear import DenseLinear
 from autotune_planner.ops.tensors import WORKSPACE, TensorSpec
 from autotune_planner.values import dataclass
 
 
 @dataclass(frozen=True)
-class BmmFp8(OpCall):
+class BmmFp8(DenseLinear):
     """FP8 e4m3 linear of one rank: ``(1, M, k) x (1, k, n) -> (1, M, n)`` in bfloat16."""
 
     family: ClassVar[str] = "bmm_fp8"
     runner: ClassVar[str] = "CublasFp8GemmRunner"
 
-    n: int
-    k: int
-
     @property
     def custom_ops(self) -> tuple[str, ...]:
         return ("fp8_gemm",)
 
-    @property
-    def tune_max(self) -> None:
-        return None
-
     def was_run(self, capability: ComputeCapability) -> bool:
         return capability == (9, 0)
-
-    @property
-    def label(self) -> str:
-        return f"N{self.n} K{self.k}"
 
     def unsupported_reason(self, capability: ComputeCapability) -> str | None:
         if capability >= (8, 9):
@@ -65,12 +55,6 @@ class BmmFp8(OpCall):
     @property
     def compute_dtype(self) -> str:
         return "fp8"
-
-    def flops(self, custom_op: str, m: int) -> float:
-        return 2.0 * m * self.n * self.k
-
-    def profiler_bytes(self, custom_op: str, bucket: int) -> int:
-        return 0
 
     def prepare(self, device: str) -> Bind:
         import torch

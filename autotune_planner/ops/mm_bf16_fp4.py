@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
+from autotune_planner.ops.dense_linear import DenseLinear
 from autotune_planner.ops.tensors import TensorSpec, empty_of, round_up
 from autotune_planner.values import dataclass
 
@@ -17,22 +18,15 @@ _ONE = 56  # 1.0 in FP8 E4M3
 
 
 @dataclass(frozen=True)
-class MmBf16Fp4(OpCall):
+class MmBf16Fp4(DenseLinear):
     """W4A16 linear of one rank: ``(M, k) x (k, n) -> (M, n)`` in bfloat16."""
 
     family: ClassVar[str] = "mm_bf16_fp4"
     runner: ClassVar[str] = "CuteDslSm100Bf16Fp4Runner"
 
-    n: int
-    k: int
-
     @property
     def custom_ops(self) -> tuple[str, ...]:
         return ("bf16_fp4_cute_dsl_sm100_gemm",)
-
-    @property
-    def tune_max(self) -> None:
-        return None
 
     def keys_verified(self, capability: ComputeCapability) -> bool:
         return False
@@ -68,12 +62,6 @@ class MmBf16Fp4(OpCall):
 
     def tuner_inputs(self, bucket: int) -> tuple[TensorSpec, ...]:
         return (*self.inputs(bucket), self.output(bucket))
-
-    def flops(self, custom_op: str, m: int) -> float:
-        return 2.0 * m * self.n * self.k
-
-    def profiler_bytes(self, custom_op: str, bucket: int) -> int:
-        return 0
 
     def prepare(self, device: str) -> Bind:
         """Any 4-bit numbers in blocks of scale 1, so that every layout of the scales is the same."""

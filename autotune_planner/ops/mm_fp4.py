@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
+from autotune_planner.ops.dense_linear import DenseLinear
 from autotune_planner.ops.tensors import WORKSPACE, TensorSpec, empty_of, round_up
 from autotune_planner.values import dataclass
 
@@ -20,22 +21,15 @@ _OBJECTS = {"100": 9, "103": 23, "120": 17}
 
 
 @dataclass(frozen=True)
-class MmFp4(OpCall):
+class MmFp4(DenseLinear):
     """NVFP4 linear of one rank: ``(M, k) x (k, n) -> (M, n)`` in bfloat16, both sizes as the checkpoint has them."""
 
     family: ClassVar[str] = "mm_fp4"
     backend: ClassVar[str]
 
-    n: int
-    k: int
-
     @property
     def custom_ops(self) -> tuple[str, ...]:
         return ("fp4_gemm",)
-
-    @property
-    def tune_max(self) -> None:
-        return None
 
     @property
     def cold_l2(self) -> bool:
@@ -43,10 +37,6 @@ class MmFp4(OpCall):
 
     def keys_verified(self, capability: ComputeCapability) -> bool:
         return capability == (10, 0)
-
-    @property
-    def label(self) -> str:
-        return f"N{self.n} K{self.k}"
 
     def weights(self) -> tuple[TensorSpec, ...]:
         n, k = round_up(self.n, _ALIGNMENT), round_up(self.k, _ALIGNMENT)
@@ -75,12 +65,6 @@ class MmFp4(OpCall):
     def compute_dtype(self) -> str:
         """No profile has a rate for FP4: twice that of FP8, so these forecasts are upper estimates."""
         return "fp8"
-
-    def flops(self, custom_op: str, m: int) -> float:
-        return 2.0 * m * self.n * self.k
-
-    def profiler_bytes(self, custom_op: str, bucket: int) -> int:
-        return 0
 
     def prepare(self, device: str) -> Bind:
         """Any 4-bit numbers in blocks of scale 1, so that every layout of the scales is the same."""

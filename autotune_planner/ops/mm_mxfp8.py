@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
+from autotune_planner.ops.dense_linear import DenseLinear
 from autotune_planner.ops.tensors import WORKSPACE, TensorSpec, empty_of, round_up
 from autotune_planner.values import dataclass
 
@@ -19,26 +20,15 @@ _OBJECTS = {"100": 9, "120": 7}
 
 
 @dataclass(frozen=True)
-class MmMxfp8(OpCall):
+class MmMxfp8(DenseLinear):
     """MXFP8 linear of one rank: ``(M, k) x (k, n) -> (M, n)`` in bfloat16."""
 
     family: ClassVar[str] = "mm_mxfp8"
     backend: ClassVar[str]
 
-    n: int
-    k: int
-
     @property
     def custom_ops(self) -> tuple[str, ...]:
         return ("mxfp8_gemm",)
-
-    @property
-    def tune_max(self) -> None:
-        return None
-
-    @property
-    def label(self) -> str:
-        return f"N{self.n} K{self.k}"
 
     def weights(self) -> tuple[TensorSpec, ...]:
         return (
@@ -62,12 +52,6 @@ class MmMxfp8(OpCall):
     @property
     def compute_dtype(self) -> str:
         return "fp8"
-
-    def flops(self, custom_op: str, m: int) -> float:
-        return 2.0 * m * self.n * self.k
-
-    def profiler_bytes(self, custom_op: str, bucket: int) -> int:
-        return 0
 
     def prepare(self, device: str) -> Bind:
         """Blocks of equal scale, so that every layout of the scales is the same."""

@@ -18,6 +18,7 @@ from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.plan.schedule import Shard, take_shard
 from autotune_planner.tuning import worker
 from autotune_planner.tuning.attempts import Attempt, Loss
+from autotune_planner.tuning.job import Job
 from autotune_planner.tuning.messages import (
     BuildModules,
     Event,
@@ -193,7 +194,7 @@ class WorkerPool:
         ``finished`` gets each result as soon as it is there, before the next unit starts. ``forecast`` gives a unit's
         expected seconds. A worker that dies or hangs is started again; the tactic that did it is found and quarantined.
         """
-        job = _Job(deque(shards), strategy, quarantine, forecast, finished)
+        job = Job(deque(shards), strategy, quarantine, forecast, finished)
         count = min(len(self._specs), max(len(job.shards), 1))
         self._workers += [_Worker(spec) for spec in self._specs[1:count]]
         for member in self._workers:
@@ -202,7 +203,7 @@ class WorkerPool:
         while job.shards or any(member.attempt or member.queue for member in self._workers):
             self._wait(job)
 
-    def _wait(self, job: _Job) -> None:
+    def _wait(self, job: Job) -> None:
         """Serve what arrives until the next deadline, then kill who missed it."""
         waiting = {member.connection: member for member in self._workers if member.attempt or not member.ready}
         timeout = min(member.deadline for member in waiting.values()) - time.monotonic()
@@ -221,7 +222,7 @@ class WorkerPool:
                 member.hung = f"it did not end within {limit:.0f} s"
                 member.process.kill()
 
-    def _serve(self, member: _Worker, message: object, job: _Job) -> None:
+    def _serve(self, member: _Worker, message: object, job: Job) -> None:
         if isinstance(message, TacticStarted):
             member.last = message
             member.deadline = time.monotonic() + self._watchdog.tactic
@@ -234,14 +235,14 @@ class WorkerPool:
             self._end(member, message, job)
         self._assign(member, job)
 
-    def _end(self, member: _Worker, result: UnitResult, job: _Job) -> None:
+    def _end(self, member: _Worker, result: UnitResult, job: Job) -> None:
         for item in result.quarantined:
             self._observer(TacticQuarantined(member.spec.index, item))
         job.quarantine.add(result.quarantined)
         job.finished(result)
         self._observer(UnitFinished(member.spec.index, result))
 
-    def _assign(self, member: _Worker, job: _Job) -> None:
+    def _assign(self, member: _Worker, job: Job) -> None:
         """Give the worker its next unit. One whose bucket bound is another's needs a new process."""
         if not member.queue:
             if not job.shards:
@@ -259,11 +260,11 @@ class WorkerPool:
         blocked = tuple((item.runner, item.tactic) for item in job.quarantine.of(attempt.unit.custom_op))
         member.send(TuneUnit(attempt.unit, job.strategy, blocked, attempt.careful))
 
-    def _limit(self, member: _Worker, job: _Job) -> float:
+    def _limit(self, member: _Worker, job: Job) -> float:
         assert member.attempt is not None
         return self._watchdog.of_unit(job.forecast(member.attempt.unit), first=member.fresh)
 
-    def _lost(self, member: _Worker, job: _Job) -> None:
+    def _lost(self, member: _Worker, job: Job) -> None:
         """Start a dead worker again, and decide what becomes of its unit."""
         attempt, loss = member.attempt, member.loss()
         self._restart(member)
@@ -288,17 +289,6 @@ class WorkerPool:
             raise _workers_do_not_start(member)
         member.connection.close()
         member.start()
-
-
-@dataclass
-class _Job:
-    """What is left of one call of ``tune``."""
-
-    shards: deque[Shard]
-    strategy: Strategy
-    quarantine: Quarantine
-    forecast: Callable[[WorkUnit], float]
-    finished: Callable[[UnitResult], None]
 
 
 def _compiled(building: ModuleBuilding) -> ModuleProgress:

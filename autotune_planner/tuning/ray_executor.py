@@ -25,6 +25,7 @@ from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.plan.schedule import Shard, take_shard
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning.devices import SIMULATED, DeviceKind
+from autotune_planner.tuning.job import Job
 from autotune_planner.tuning.messages import (
     Event,
     Host,
@@ -437,14 +438,9 @@ def _none_left() -> NotPossibleHereError:
 
 
 @dataclass
-class _Job:
-    """What is left of one call of ``tune``."""
+class _Job(Job):
+    """``losses`` counts the tasks that each unit has cost."""
 
-    shards: deque[Shard]
-    strategy: Strategy
-    quarantine: Quarantine
-    forecast: Callable[[WorkUnit], float]
-    finished: Callable[[UnitResult], None]
     losses: Counter[WorkUnit] = field(default_factory=Counter)
 
 
