@@ -69,7 +69,7 @@ class _Worker:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
-        self.queue: deque[Attempt] = deque()
+        self.queue: deque[WorkUnit] = deque()
         self.failed_starts = 0  # in a row
         self.connection: Connection
         self.start()
@@ -128,6 +128,7 @@ class WorkerPool:
         self._workers = [_Worker(specs[0])]
         self._specs = specs
         self._watchdog = watchdog
+        self._again: dict[WorkUnit, Attempt] = {}  # of units that have cost a worker
 
     @property
     def gpus(self) -> int:
@@ -192,7 +193,8 @@ class WorkerPool:
         """Tune every unit of ``shards``, which come in the order in which they are begun.
 
         ``finished`` gets each result as soon as it is there, before the next unit starts. ``forecast`` gives a unit's
-        expected seconds. A worker that dies or hangs is started again; the tactic that did it is found and quarantined.
+        expected seconds. A worker that dies or hangs is started again, and whoever is free first goes on with its
+        shard; the tactic that did it is found and quarantined.
         """
         job = Job(deque(shards), strategy, quarantine, forecast, finished)
         count = min(len(self._specs), max(len(job.shards), 1))
@@ -247,38 +249,47 @@ class WorkerPool:
         if not member.queue:
             if not job.shards:
                 return
-            member.queue.extend(Attempt(unit) for unit in take_shard(job.shards, member.bound).units)
-        bound = member.queue[0].unit.call.tune_max
+            member.queue.extend(take_shard(job.shards, member.bound).units)
+        bound = member.queue[0].call.tune_max
         if bound is not None and member.bound not in (None, bound):
             member.stop()
             member.start()
             return
-        attempt = member.queue.popleft()
+        unit = member.queue.popleft()
+        attempt = self._again.get(unit, Attempt(unit))
         member.attempt, member.bound, member.last = attempt, bound or member.bound, None
         member.deadline = time.monotonic() + self._limit(member, job)
-        self._observer(UnitStarted(member.spec.index, attempt.unit))
-        blocked = tuple((item.runner, item.tactic) for item in job.quarantine.of(attempt.unit.custom_op))
-        member.send(TuneUnit(attempt.unit, job.strategy, blocked, attempt.careful))
+        self._observer(UnitStarted(member.spec.index, unit))
+        blocked = tuple((item.runner, item.tactic) for item in job.quarantine.of(unit.custom_op))
+        member.send(TuneUnit(unit, job.strategy, blocked, attempt.careful))
 
     def _limit(self, member: _Worker, job: Job) -> float:
         assert member.attempt is not None
         return self._watchdog.of_unit(job.forecast(member.attempt.unit), first=member.fresh)
 
     def _lost(self, member: _Worker, job: Job) -> None:
-        """Start a dead worker again, and decide what becomes of its unit."""
+        """Start a dead worker again, and decide what becomes of its unit; what is left of its shard is anybody's."""
         attempt, loss = member.attempt, member.loss()
         self._restart(member)
         if attempt is None:
             return
+        left = list(member.queue)
+        member.queue.clear()
         following, culprit = attempt.after_loss(loss)
         if culprit is not None:
             job.quarantine.add([culprit])
             self._observer(TacticQuarantined(member.spec.index, culprit))
         if following is not None:
-            member.queue.appendleft(following)
-            return
-        failure = f"its worker process ended: {loss.reason}"
-        self._end(member, UnitResult(attempt.unit, {}, (), 0.0, None, failure=failure), job)
+            self._again[attempt.unit] = following
+            left.insert(0, attempt.unit)
+        if left:
+            job.shards.appendleft(Shard(tuple(left), sum(map(job.forecast, left))))
+        if following is None:
+            failure = f"its worker process ended: {loss.reason}"
+            self._end(member, UnitResult(attempt.unit, {}, (), 0.0, None, failure=failure), job)
+        for idle in self._workers:
+            if idle.ready and idle.attempt is None:
+                self._assign(idle, job)
 
     def _restart(self, member: _Worker) -> None:
         """Report a dead worker and start it again. ``NotPossibleHereError`` where it has not started for too often."""

@@ -143,6 +143,45 @@ def test_a_killed_worker_costs_one_unit_twice(one, tmp_path):
     assert tuned.entries == one[1].entries
 
 
+class Enough(Exception):
+    """Ends a run from its observer."""
+
+
+def test_a_killed_workers_shard_moves_to_another_gpu(tmp_path):
+    units = small_plan().units
+    work = [Shard(units[start : start + 4], 1.0) for start in (0, 4, 8)] * 1000
+    specs = [spec(index, tmp_path / f"worker-{index}.log") for index in (0, 1)]
+    events = []
+
+    def kill_the_second(event):
+        events.append(event)
+        if count(events, WorkerLost) == 0 and isinstance(event, UnitStarted) and event.worker == 1:
+            _, second = sorted(multiprocessing.active_children(), key=lambda child: child.pid)
+            os.kill(second.pid, signal.SIGKILL)
+        if count(events, WorkerLost) and count(events[events.index(lost(events)) :], UnitFinished) == 9:
+            raise Enough
+
+    def lost(events):
+        return next(event for event in events if isinstance(event, WorkerLost))
+
+    def run():
+        with WorkerPool(specs, kill_the_second, Watchdog()) as workers:
+            quarantine = Quarantine(tmp_path / "quarantine.json", workers.first_ready().metadata)
+            workers.tune(work, "race", quarantine, lambda unit: 1.0, lambda result: None)
+
+    with pytest.raises(Enough):
+        run()
+    assert lost(events).worker == 1
+    after = [event for event in events[events.index(lost(events)) :] if isinstance(event, UnitStarted)]
+    # The first worker ends its own shard (at most 3 units are left of it), then takes all of the lost one.
+    place = [event.unit for event in after].index(lost(events).unit)
+    assert place <= 3
+    shard = next(shard for shard in work if lost(events).unit in shard.units)
+    moved = after[place : place + 4]
+    assert {event.worker for event in moved} == {0}
+    assert tuple(event.unit for event in moved) == shard.units
+
+
 def test_an_interrupted_run_leaves_no_process_and_keeps_what_it_had(tmp_path):
     events = []
 
