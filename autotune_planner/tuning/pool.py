@@ -123,9 +123,10 @@ class _Worker:
 class WorkerPool:
     """Workers of one run. Use as a context manager: leaving it by an exception kills them at once."""
 
-    def __init__(self, specs: Sequence[WorkerSpec], observer: Observer, watchdog: Watchdog) -> None:
+    def __init__(self, specs: Sequence[WorkerSpec], observer: Observer, watchdog: Watchdog, at_once: int = 1) -> None:
+        """``at_once``: workers to start now; the others start when there is work for them."""
         self._observer = observer
-        self._workers = [_Worker(specs[0])]
+        self._workers = [_Worker(spec) for spec in specs[: max(at_once, 1)]]
         self._specs = specs
         self._watchdog = watchdog
         self._again: dict[WorkUnit, Attempt] = {}  # of units that have cost a worker
@@ -198,7 +199,7 @@ class WorkerPool:
         """
         job = Job(deque(shards), strategy, quarantine, forecast, finished)
         count = min(len(self._specs), max(len(job.shards), 1))
-        self._workers += [_Worker(spec) for spec in self._specs[1:count]]
+        self._workers += [_Worker(spec) for spec in self._specs[len(self._workers) : count]]
         for member in self._workers:
             if member.ready:
                 self._assign(member, job)

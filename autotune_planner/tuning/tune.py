@@ -129,7 +129,9 @@ def tune(
     """Tune every work unit of ``plan`` that the journal in ``work_dir`` does not have yet."""
     work_dir.mkdir(parents=True, exist_ok=True)
     spent = _Spent(observer)
-    with _executor(plan.resolved.gpu, device, devices, work_dir, spent.watch, options) as executor:
+    # What a journal holds is known when the first worker has said what it runs in; without one all have work.
+    at_once = 1 if (work_dir / JOURNAL).exists() else len({(unit.call, unit.custom_op) for unit in plan.units})
+    with _executor(plan.resolved.gpu, device, devices, work_dir, spent.watch, options, at_once) as executor:
         ready = executor.first_ready()
         strategy = _possible(options.strategy, ready, observer)
         journal = Journal(work_dir / JOURNAL, ready.metadata, strategy)
@@ -200,7 +202,13 @@ def _possible(strategy: Strategy, ready: WorkerReady, observer: Observer) -> Str
 
 
 def _executor(
-    gpu: Gpu, device: DeviceKind, devices: Devices, work_dir: Path, observer: Observer, options: Options
+    gpu: Gpu,
+    device: DeviceKind,
+    devices: Devices,
+    work_dir: Path,
+    observer: Observer,
+    options: Options,
+    at_once: int,
 ) -> Executor:
     visible: list[str | None] = [None]
     if isinstance(devices, int | RayCluster):
@@ -213,7 +221,7 @@ def _executor(
     ]
     if isinstance(devices, RayCluster):
         return RayExecutor(specs, observer, options.watchdog)
-    return WorkerPool(specs, observer, options.watchdog)
+    return WorkerPool(specs, observer, options.watchdog, at_once)
 
 
 def _visible(device: CudaDevice) -> str:

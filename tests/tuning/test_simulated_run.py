@@ -143,10 +143,6 @@ def test_a_killed_worker_costs_one_unit_twice(one, tmp_path):
     assert tuned.entries == one[1].entries
 
 
-class Enough(Exception):
-    """Ends a run from its observer."""
-
-
 def test_a_killed_workers_shard_moves_to_another_gpu(tmp_path):
     units = small_plan().units
     work = [Shard(units[start : start + 4], 1.0) for start in (0, 4, 8)] * 1000
@@ -159,7 +155,7 @@ def test_a_killed_workers_shard_moves_to_another_gpu(tmp_path):
             _, second = sorted(multiprocessing.active_children(), key=lambda child: child.pid)
             os.kill(second.pid, signal.SIGKILL)
         if count(events, WorkerLost) and count(events[events.index(lost(events)) :], UnitFinished) == 9:
-            raise Enough
+            raise KeyboardInterrupt
 
     def lost(events):
         return next(event for event in events if isinstance(event, WorkerLost))
@@ -169,7 +165,7 @@ def test_a_killed_workers_shard_moves_to_another_gpu(tmp_path):
             quarantine = Quarantine(tmp_path / "quarantine.json", workers.first_ready().metadata)
             workers.tune(work, "race", quarantine, lambda unit: 1.0, lambda result: None)
 
-    with pytest.raises(Enough):
+    with pytest.raises(KeyboardInterrupt):
         run()
     assert lost(events).worker == 1
     after = [event for event in events[events.index(lost(events)) :] if isinstance(event, UnitStarted)]
