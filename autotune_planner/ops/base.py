@@ -14,12 +14,12 @@ ComputeCapability = tuple[int, int]
 
 @dataclass(frozen=True)
 class BoundCall:
-    """One public call with its inputs. Calling it launches the op and gives its output; ``reference`` gives what that
-    should be, in float32 and of the same shape; None where nobody but the kernel knows its layouts and scales, so that
-    only finiteness can be checked. ``tolerance`` multiplies what the output's dtype allows."""
+    """One public call with its inputs. Calling it launches the op and gives its output; ``reference`` gives what some
+    of its rows (an index tensor of tokens) should be, in float32; None where nobody but the kernel knows its layouts
+    and scales, so that only finiteness can be checked. ``tolerance`` multiplies what the output's dtype allows."""
 
     launch: Callable[[], Any]
-    reference: Callable[[], Any] | None
+    reference: Callable[[Any], Any] | None
     tolerance: float = 1.0
 
     def __call__(self) -> Any:

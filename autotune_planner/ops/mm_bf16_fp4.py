@@ -83,6 +83,6 @@ class MmBf16Fp4(DenseLinear):
             def launch() -> Any:
                 return mm_bf16_fp4(x, *prepared, backend="cute-dsl", out_dtype=torch.bfloat16)
 
-            return BoundCall(launch, reference=lambda: x.float() @ e2m1(weight).T * alpha)
+            return BoundCall(launch, reference=lambda rows: x[rows].float() @ e2m1(weight).T * alpha)
 
         return bind

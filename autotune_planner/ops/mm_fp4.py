@@ -88,7 +88,7 @@ class MmFp4(DenseLinear):
             def launch() -> Any:
                 return mm_fp4(x, weight.T, x_scale, weight_scale.T, alpha, torch.bfloat16, backend=self.backend)
 
-            return BoundCall(launch, reference=lambda: e2m1(x) @ e2m1(weight).T * alpha)
+            return BoundCall(launch, reference=lambda rows: e2m1(x[rows]) @ e2m1(weight).T * alpha)
 
         return bind
 

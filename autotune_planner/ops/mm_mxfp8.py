@@ -73,7 +73,7 @@ class MmMxfp8(DenseLinear):
                 bf16 = torch.bfloat16
                 return mm_mxfp8(x, weight.t(), x_scale, weight_scale, out_dtype=bf16, backend=self.backend)
 
-            return BoundCall(launch, reference=lambda: x.float() @ weight.float().T * 2.0 ** (_SMALL - _ONE))
+            return BoundCall(launch, reference=lambda rows: x[rows].float() @ weight.float().T * 2.0 ** (_SMALL - _ONE))
 
         return bind
 

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from autotune_planner.ops.base import Bind, BoundCall, JitModule, OpCall
-from autotune_planner.ops.numerics import disagreement, not_finite
+from autotune_planner.ops.numerics import compared_rows, disagreement, not_finite
 from autotune_planner.plan.buckets import size_inside
 from autotune_planner.plan.memory import unit_memory
 from autotune_planner.plan.plan import WorkUnit
@@ -289,9 +289,12 @@ def _quarantined(unit: WorkUnit, runner: str, tactic: Any, fault: Fault, reason:
 def _problem(call: BoundCall) -> str | None:
     """What is wrong with a call's output; None where nothing is, or nobody can say more than that it is finite."""
     output = call()
-    if call.reference is None:
-        return not_finite(output)
-    return disagreement(output, call.reference(), call.tolerance)
+    output = output.reshape(-1, output.shape[-1])
+    problem = not_finite(output)
+    if problem is not None or call.reference is None:
+        return problem
+    rows = compared_rows(output.shape[0], output.device)
+    return disagreement(output[rows], call.reference(rows), call.tolerance)
 
 
 def _as_json(tactic: Any) -> Any:
