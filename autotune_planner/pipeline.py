@@ -6,6 +6,7 @@ The commands and the Python API both call these.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from autotune_planner.errors import CacheFileError, DeploymentError, NotPossible
 from autotune_planner.plan.plan import Plan
 from autotune_planner.planning import plan as plan
 from autotune_planner.tuning.devices import SIMULATED, DeviceKind, cuda_devices, require_flashinfer
+from autotune_planner.tuning.durable import parsed, read_text
 from autotune_planner.tuning.lock import tuning_lock
 from autotune_planner.tuning.pool import Observer
 from autotune_planner.tuning.ray_executor import connect
@@ -30,6 +32,8 @@ from autotune_planner.tuning.tune import Devices, Options, Tuned, tune
 Format = Literal["v1", "v2"]
 
 _SERVER_FORMAT: tuple[Format, ...] = ("v1",)  # SGLang reads no v2 store
+
+_BLOCKLIST = "FLASHINFER_TACTICS_BLOCKLIST"
 
 VIRTUAL_GPUS = 16  # of the simulated device
 
@@ -139,9 +143,10 @@ def run(
 ) -> RunOutcome:
     """Tune a plan and publish one identical file for every rank: all of them or none. ``v2``: also, or only, a store.
 
-    ``NotPossibleHereError`` before any tuning where the result could not be published; ``LockedError`` where another
-    run is at work on the same target.
+    ``NotPossibleHereError`` before any tuning where the result could not be published, or where FlashInfer would fail
+    over its own blocklist; ``LockedError`` where another run is at work on the same target.
     """
+    require_blocklist(os.environ)
     publishing.check_writable(target.directory)
     check_same_gpu(target, f"{SIMULATED} {plan.resolved.gpu.name}" if device == "simulated" else plan.resolved.gpu.name)
     with tuning_lock(target.work_dir):
@@ -220,6 +225,25 @@ def _kept(target: Target, tuned: Tuned, ours: Mapping[str, Entry]) -> _Kept:
     except CacheFileError:
         return _Kept({}, {})
     return _Kept(entries, files[0].records)
+
+
+def require_blocklist(environ: Mapping[str, str]) -> None:
+    """``NotPossibleHereError`` for a blocklist that ends every process of FlashInfer which tunes.
+
+    Source: FlashInfer 0.7.2, ``AutoTuner.__init__`` and ``tactics_blocklist.py``; a missing file is only logged.
+    """
+    path = environ.get(_BLOCKLIST)
+    if not path or not os.path.isfile(path):
+        return
+    content = parsed(read_text(Path(path)) or "")
+    blocked = content.get("invalid_tactics") if isinstance(content, dict) else None
+    if not isinstance(blocked, dict) or not all(isinstance(tactics, list) for tactics in blocked.values()):
+        raise NotPossibleHereError(
+            f"{_BLOCKLIST} names a file that is no blocklist: FlashInfer would fail over it",
+            code="blocklist",
+            where=path,
+            hint=f'unset {_BLOCKLIST}, or {{"_metadata": {{}}, "invalid_tactics": {{"OP::RUNNER": [TACTIC]}}}}',
+        )
 
 
 def require_startable(plan: Plan) -> None:

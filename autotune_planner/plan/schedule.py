@@ -10,7 +10,7 @@ from autotune_planner.plan.forecast import UnitForecast
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.values import dataclass
 
-_SHARDS_PER_GPU = 4  # so that the last shard is short beside the whole
+_SHARDS_PER_GPU = 8  # so that the last shard is short beside the whole
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,12 @@ class Shard:
 
 
 def shards(forecasts: Sequence[UnitForecast], gpus: int) -> tuple[Shard, ...]:
-    """The work in shards, longest first. A shard keeps one call's tensors; one that is long is cut.
+    """The work in shards, longest first. A shard keeps one call's tensors; among several GPUs a long one is cut.
 
-    No shard is longer than a quarter of one GPU's fair share, unless it is a single unit.
+    Then none is longer than an eighth of one GPU's fair share, unless it is a single unit.
     """
-    limit = sum(found.seconds for found in forecasts) / (_SHARDS_PER_GPU * gpus)
+    whole = sum(found.seconds for found in forecasts)
+    limit = whole / (_SHARDS_PER_GPU * gpus) if gpus > 1 else whole
     groups: dict[tuple[object, str], list[UnitForecast]] = {}
     for found in forecasts:
         groups.setdefault((found.unit.call, found.unit.custom_op), []).append(found)

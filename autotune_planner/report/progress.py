@@ -71,6 +71,8 @@ class _Lines:
         self._total = len(plan.units)
         self._done = 0
         self._started: float | None = None
+        self._lost_at: float | None = None
+        self._paused = 0.0
         self._last = 0.0
 
     def observe(self, event: Event) -> None:
@@ -80,20 +82,29 @@ class _Lines:
         if isinstance(event, ModuleProgress) and time.monotonic() - self._last >= _PLAIN_BUILD_SECONDS:
             self._last = time.monotonic()
             self._console.print(f"building {event.name}: {event.compiled}/{event.objects} objects")
+        if isinstance(event, Forecast):
+            self._total = event.profiles  # what earlier runs left to do
         if isinstance(event, UnitStarted) and self._started is None:
             self._started = time.monotonic()
+        if isinstance(event, WorkerLost):
+            self._lost_at = time.monotonic()
+        if isinstance(event, UnitStarted) and self._lost_at is not None:
+            self._paused += time.monotonic() - self._lost_at  # a restart says nothing of the other profiles
+            self._lost_at = None
         if isinstance(event, UnitFinished) and self._started is not None:
-            self._done += 1
-            now = time.monotonic()
-            if self._done in (1, self._total) or now - self._last >= _PLAIN_SECONDS:
-                self._last = now
-                left = (now - self._started) / self._done * (self._total - self._done)
-                # The first profile of a process also loads modules: no base for an estimate.
-                estimate = f", about {left:.0f} s left" if 1 < self._done < self._total else ""
-                self._console.print(
-                    f"GPU {event.worker}: {self._done}/{self._total} profiles{estimate}, "
-                    f"{_unit_text(event.result.unit)}"
-                )
+            self._finished(event, self._started)
+
+    def _finished(self, event: UnitFinished, started: float) -> None:
+        self._done += 1
+        now = time.monotonic()
+        if self._done in (1, self._total) or now - self._last >= _PLAIN_SECONDS:
+            self._last = now
+            left = (now - started - self._paused) / self._done * (self._total - self._done)
+            # The first profile of a process also loads modules: no base for an estimate.
+            estimate = f", about {left:.0f} s left" if 1 < self._done < self._total else ""
+            self._console.print(
+                f"GPU {event.worker}: {self._done}/{self._total} profiles{estimate}, {_unit_text(event.result.unit)}"
+            )
 
 
 class _Bars:
@@ -122,7 +133,9 @@ class _Bars:
         line = _common_line(event)
         if line:
             self._progress.console.print(line)
-        if isinstance(event, ModuleProgress):
+        if isinstance(event, Forecast):
+            self._progress.update(self._all, total=event.profiles)
+        elif isinstance(event, ModuleProgress):
             now = f"building {event.name}: {event.compiled}/{event.objects} objects"
             self._progress.update(self._all, now=now)
         elif isinstance(event, ModuleReady):

@@ -14,6 +14,7 @@ from autotune_planner.pipeline import Format, RunOutcome, Target
 from autotune_planner.plan.plan import Plan, WorkUnit
 from autotune_planner.tuning.messages import Host, UnitResult
 from autotune_planner.tuning.quarantine import FILE as QUARANTINE
+from autotune_planner.tuning.tune import Tuned
 
 SCHEMA = "autotune-plan/run@1"
 
@@ -51,7 +52,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     tuned = outcome.tuned
     count = len(plan.units)
     lines = [
-        Text(f"{len(tuned.entries)} of {count} profiles are tuned, in {tuned.tuning_seconds:.1f} s{_apart(outcome)}"),
+        Text(f"{len(tuned.entries)} of {count} profiles are tuned, in {_spent(tuned)}{_apart(outcome)}"),
         *([Text(gains)] if (gains := _gains(tuned.results)) else []),
         *_published(outcome),
     ]
@@ -122,11 +123,21 @@ def _rank_files(count: int) -> str:
     return "1 rank file" if count == 1 else f"{count} identical rank files"
 
 
+def _spent(tuned: Tuned) -> str:
+    """Wall time; on the simulated device the busiest virtual GPU's own, which the forecast is of."""
+    if tuned.device_seconds is None:
+        return f"{tuned.tuning_seconds:.1f} s"
+    return f"{tuned.device_seconds:.2f} simulated s"
+
+
 def _apart(outcome: RunOutcome) -> str:
     tuned = outcome.tuned
-    notes = [f"forecast {tuned.forecast_seconds:.1f} s"] if tuned.forecast_seconds else []
+    digits = 1 if tuned.device_seconds is None else 2
+    notes = [f"forecast {tuned.forecast_seconds:.{digits}f} s"] if tuned.forecast_seconds else []
     if tuned.resumed:
         notes.append(f"{tuned.resumed} finished earlier")
+    if tuned.device_seconds is not None:
+        notes.append(f"{tuned.tuning_seconds:.1f} s here")
     if tuned.build_seconds:
         notes.append(f"{tuned.build_seconds:.0f} s of compiling apart")
     return f" ({', '.join(notes)})" if notes else ""

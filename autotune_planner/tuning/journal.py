@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune_planner.plan.plan import WorkUnit
+from autotune_planner.tuning.durable import parsed, read_text, written
 from autotune_planner.tuning.messages import Candidate, Search, Strategy, UnitResult
 
 SCHEMA = "autotune-plan/journal@2"
@@ -57,7 +58,7 @@ class Journal:
         """Record one result durably: on return it survives a kill."""
         if result.failure is not None:
             return
-        with open(self.path, "a+b") as file:
+        with written(self.path), open(self.path, "a+b") as file:
             if file.tell() == 0:
                 file.write(_line({"schema": SCHEMA}))
             else:
@@ -70,7 +71,8 @@ class Journal:
 
     def clear(self) -> None:
         """Forget everything (``--fresh``)."""
-        self.path.unlink(missing_ok=True)
+        with written(self.path):
+            self.path.unlink(missing_ok=True)
 
     def _counts(self, record: Mapping[str, Any]) -> bool:
         return record.get("environment") == self._environment and record.get("strategy") == self._strategy
@@ -107,17 +109,9 @@ class Journal:
         }
 
     def _records(self) -> list[dict[str, Any]]:
-        if not self.path.exists():
-            return []
-        records = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue  # torn by a kill in the middle of a write
-            if isinstance(record, dict) and "unit" in record:
-                records.append(record)
-        return records
+        # A line that is no JSON was torn by a kill in the middle of a write.
+        records = [parsed(line) for line in (read_text(self.path) or "").splitlines()]
+        return [record for record in records if isinstance(record, dict) and "unit" in record]
 
 
 def _measured(search: Search) -> dict[str, Any]:

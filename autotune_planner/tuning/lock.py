@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from autotune_planner.errors import LockedError
+from autotune_planner.tuning.durable import read_text, written
 
 
 @contextlib.contextmanager
@@ -19,21 +20,23 @@ def tuning_lock(work_dir: Path) -> Iterator[None]:
 
     On network file systems the lock may not reach other hosts; publishing stays atomic all the same.
     """
-    work_dir.mkdir(parents=True, exist_ok=True)
     holder = work_dir / "holder"
     lock = FileLock(work_dir / "lock", timeout=0)
+    with written(work_dir / "lock"):
+        work_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout:
+            by = (read_text(holder) or "another process").strip()
+            raise LockedError(
+                f"another run holds {work_dir.parent} ({by})",
+                code="locked",
+                where=str(work_dir / "lock"),
+                hint="wait for it, or publish elsewhere: --cache-dir DIR",
+            ) from None
     try:
-        lock.acquire()
-    except Timeout:
-        by = holder.read_text(encoding="utf-8").strip() if holder.exists() else "another process"
-        raise LockedError(
-            f"another run holds {work_dir.parent} ({by})",
-            code="locked",
-            where=str(work_dir / "lock"),
-            hint="wait for it, or publish elsewhere: --cache-dir DIR",
-        ) from None
-    try:
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
+        with written(holder):
+            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
         yield
     finally:
         holder.unlink(missing_ok=True)

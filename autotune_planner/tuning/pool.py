@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from autotune_planner.errors import NotPossibleHereError
-from autotune_planner.ops.base import JitModule
+from autotune_planner.ops.base import JitModule, OpCall
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.plan.schedule import Shard, take_shard
 from autotune_planner.tuning import worker
@@ -40,6 +40,7 @@ from autotune_planner.tuning.messages import (
     WorkerSpec,
 )
 from autotune_planner.tuning.quarantine import Quarantine
+from autotune_planner.tuning.uninterrupted import uninterrupted
 
 Observer = Callable[[Event], None]
 
@@ -71,15 +72,18 @@ class _Worker:
         self.spec = spec
         self.queue: deque[WorkUnit] = deque()
         self.failed_starts = 0  # in a row
+        self.lost = False  # and not yet back
+        self.clock = 0.0  # seconds of a virtual GPU's own time; a real one's are not counted
         self.connection: Connection
         self.start()
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=worker.main, args=(theirs, self.spec), daemon=True)
-        self.process.start()
-        theirs.close()
+        with uninterrupted():
+            self.connection, theirs = context.Pipe()
+            self.process = context.Process(target=worker.main, args=(theirs, self.spec), daemon=True)
+            self.process.start()
+            theirs.close()
         self.ready = False
         self.bound: int | None = None  # a process keeps the first bucket bound that it meets
         self.attempt: Attempt | None = None
@@ -130,6 +134,7 @@ class WorkerPool:
         self._specs = specs
         self._watchdog = watchdog
         self._again: dict[WorkUnit, Attempt] = {}  # of units that have cost a worker
+        self._unblockable: set[tuple[str, OpCall]] = set()  # ops and shapes whose default tactic did
 
     @property
     def gpus(self) -> int:
@@ -231,12 +236,14 @@ class WorkerPool:
             member.deadline = time.monotonic() + self._watchdog.tactic
             return
         if isinstance(message, WorkerReady):
-            member.ready, member.failed_starts = True, 0
+            member.ready, member.lost, member.failed_starts = True, False, 0
         else:
             assert isinstance(message, UnitResult), message
             member.attempt, member.deadline, member.fresh = None, float("inf"), False
+            member.clock += message.device_seconds or 0.0
             self._end(member, message, job)
         self._assign(member, job)
+        self._assign_idle(job)
 
     def _end(self, member: _Worker, result: UnitResult, job: Job) -> None:
         for item in result.quarantined:
@@ -248,7 +255,7 @@ class WorkerPool:
     def _assign(self, member: _Worker, job: Job) -> None:
         """Give the worker its next unit. One whose bucket bound is another's needs a new process."""
         if not member.queue:
-            if not job.shards:
+            if not job.shards or not self._is_next(member):
                 return
             member.queue.extend(take_shard(job.shards, member.bound).units)
         bound = member.queue[0].call.tune_max
@@ -257,12 +264,23 @@ class WorkerPool:
             member.start()
             return
         unit = member.queue.popleft()
-        attempt = self._again.get(unit, Attempt(unit))
+        careful = (unit.custom_op, unit.call) in self._unblockable
+        attempt = self._again.get(unit, Attempt(unit, careful=careful))
         member.attempt, member.bound, member.last = attempt, bound or member.bound, None
         member.deadline = time.monotonic() + self._limit(member, job)
         self._observer(UnitStarted(member.spec.index, unit))
         blocked = tuple((item.runner, item.tactic) for item in job.quarantine.of(unit.custom_op))
         member.send(TuneUnit(unit, job.strategy, blocked, attempt.careful))
+
+    def _is_next(self, member: _Worker) -> bool:
+        """Whether no virtual GPU that is at work, or on its way, would be free before this one by its own clock."""
+        others = (other for other in self._workers if other.attempt or not (other.ready or other.lost))
+        return all(member.clock <= other.clock for other in others if other is not member)
+
+    def _assign_idle(self, job: Job) -> None:
+        for idle in self._workers:
+            if idle.ready and idle.attempt is None:
+                self._assign(idle, job)
 
     def _limit(self, member: _Worker, job: Job) -> float:
         assert member.attempt is not None
@@ -287,10 +305,11 @@ class WorkerPool:
             job.shards.appendleft(Shard(tuple(left), sum(map(job.forecast, left))))
         if following is None:
             failure = f"its worker process ended: {loss.reason}"
+            if loss.last is not None and loss.last.tactic == -1:
+                self._unblockable.add((attempt.unit.custom_op, attempt.unit.call))
+                failure = f"its default tactic (-1), which nothing can block, ended the worker process: {loss.reason}"
             self._end(member, UnitResult(attempt.unit, {}, (), 0.0, None, failure=failure), job)
-        for idle in self._workers:
-            if idle.ready and idle.attempt is None:
-                self._assign(idle, job)
+        self._assign_idle(job)
 
     def _restart(self, member: _Worker) -> None:
         """Report a dead worker and start it again. ``NotPossibleHereError`` where it has not started for too often."""
@@ -300,6 +319,7 @@ class WorkerPool:
         if member.failed_starts >= _STARTS:
             raise _workers_do_not_start(member)
         member.connection.close()
+        member.lost = True
         member.start()
 
 

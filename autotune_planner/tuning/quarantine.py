@@ -6,7 +6,6 @@ and runner, whatever the shape. Beside that, ``details`` say where each was met.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from autotune_planner.tuning.durable import parsed, read_text, written
 from autotune_planner.values import dataclass
 
 FILE = "quarantine.json"
@@ -47,6 +47,7 @@ class Quarantine:
 
     def __init__(self, path: Path, metadata: Mapping[str, str]) -> None:
         self.path = path
+        self.damaged = False  # a file that nobody can read: what it held may run again
         self._metadata = dict(metadata)
         self._items = self._read()
 
@@ -68,16 +69,23 @@ class Quarantine:
     def clear(self) -> None:
         """Try everything again (``--fresh``)."""
         self._items = {}
-        self.path.unlink(missing_ok=True)
+        self.damaged = False
+        with written(self.path):
+            self.path.unlink(missing_ok=True)
 
     def _read(self) -> dict[tuple[str, str, str], Quarantined]:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+        text = read_text(self.path)
+        if text is None:
+            return {}
+        try:
+            content = parsed(text)
             stamped = content["_metadata"]
-            if all(stamped.get(name) == value for name, value in self._metadata.items()):
-                found = [Quarantined(**details) for details in content["details"]]
-                return {item.place: item for item in found}
-        return {}
+            if any(stamped.get(name) != value for name, value in self._metadata.items()):
+                return {}
+            return {item.place: item for item in (Quarantined(**details) for details in content["details"])}
+        except (KeyError, TypeError, AttributeError):
+            self.damaged = True
+            return {}
 
     def _write(self) -> None:
         blocked: dict[str, list[Any]] = {}
@@ -92,8 +100,9 @@ class Quarantine:
             ],
         }
         new = self.path.with_name(f".{self.path.name}.new")
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, self.path)
+        with written(self.path):
+            with open(new, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, self.path)

@@ -139,6 +139,8 @@ def tune(
         if options.fresh:
             journal.clear()
             quarantine.clear()
+        if quarantine.damaged:
+            observer(Note(f"{quarantine.path} is damaged: tactics that it kept apart may run, and fail, again"))
         results = journal.finished(plan.units)
         for text in journal.unused(plan.units):
             observer(Note(text))

@@ -157,3 +157,14 @@ def test_dry_run_writes_nothing(cli, tmp_path):
     assert "Would tune 42 profiles" in result.out
     assert result.out.count("rank_tp") == 8
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("content", ['{"invalid_tactics": [', '{"invalid_tactics": [7]}', "[]"])
+def test_a_blocklist_that_flashinfer_cannot_read(cli, tmp_path, monkeypatch, content):
+    blocklist = tmp_path / "blocklist.json"
+    blocklist.write_text(content)
+    monkeypatch.setenv("FLASHINFER_TACTICS_BLOCKLIST", str(blocklist))
+    result = cli("run", DP8, "--device", "simulated", "--cache-dir", tmp_path / "cache")
+    assert result.code == 4
+    assert str(blocklist) in result.err
+    assert "FLASHINFER_TACTICS_BLOCKLIST" in result.err

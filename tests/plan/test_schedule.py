@@ -1,5 +1,6 @@
 """Shards, their order, and what a time budget leaves out: arithmetic with figures shown."""
 
+import math
 from collections import deque
 
 import pytest
@@ -22,16 +23,22 @@ def found(n, bucket, seconds):
 
 
 def test_the_longest_shard_comes_first_and_shapes_stay_apart():
-    made = shards([found(16, 1, 1.0), found(16, 2, 1.0), found(32, 1, 5.0)], gpus=1)
-    # 7 s over 4 shards: none above 1.75 s but for single units
+    made = shards([found(16, 1, 1.0), found(16, 2, 1.0), found(32, 1, 5.0)], gpus=2)
+    # 7 s over 2 x 8 shards: none above 0.44 s but for single units
     assert [shard.seconds for shard in made] == [5.0, 1.0, 1.0]
     assert all(len({one.call for one in shard.units}) == 1 for shard in made)
 
 
 def test_a_shard_starts_with_its_smallest_bucket():
-    made = shards([found(16, bucket, 0.25) for bucket in (1, 2, 4, 8, 16, 32, 64, 128)], gpus=1)
-    # 2 s / 4 = 0.5 s: pairs, from the smallest up
-    assert [tuple(one.bucket for one in shard.units) for shard in made] == [(1, 2), (4, 8), (16, 32), (64, 128)]
+    forecasts = [found(16, bucket, 0.25) for bucket in (1, 2, 4, 8)] + [found(32, 1, 7.0)]
+    made = shards(forecasts, gpus=2)
+    # 8 s / 16 = 0.5 s: pairs, from the smallest up
+    assert [tuple(one.bucket for one in shard.units) for shard in made] == [(1,), (1, 2), (4, 8)]
+
+
+def test_one_gpu_keeps_the_tensors_of_each_shape():
+    made = shards([found(n, bucket, 1.0) for bucket in range(1, 22) for n in (16, 32)], gpus=1)
+    assert [[one.call.n for one in shard.units] for shard in made] == [[16] * 21, [32] * 21]
 
 
 def test_a_process_takes_the_longest_shard_of_its_own_bucket_bound():
@@ -81,7 +88,7 @@ def test_every_unit_is_in_one_shard(times, gpus):
     forecasts = [found(16 + 16 * (place % 3), 2 ** (place % 20) + place, time) for place, time in enumerate(times)]
     made = shards(forecasts, gpus)
     assert sorted(one.id for shard in made for one in shard.units) == sorted(one.unit.id for one in forecasts)
-    limit = sum(times) / (4 * gpus)
+    limit = sum(times) / (8 * gpus if gpus > 1 else 1)
     assert all(shard.seconds <= limit * 1.0001 or len(shard.units) == 1 for shard in made)
     assert [shard.seconds for shard in made] == sorted((shard.seconds for shard in made), reverse=True)
 
@@ -105,7 +112,7 @@ def test_a_budget_is_never_exceeded(times, budget, gpus):
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
 def test_four_equal_shapes_scale(gpus):
-    """4 shapes of 21 equal buckets: 84 s of work; on 8 GPUs at most 15 % above an eighth."""
+    """4 shapes of 21 equal buckets: 84 s of work; on 8 GPUs 11 s, an eighth rounded up: 7.6 times faster."""
     forecasts = [found(n, bucket, 1.0) for n in (16, 32, 64, 128) for bucket in range(1, 22)]
     spent = makespan((shard.seconds for shard in shards(forecasts, gpus)), gpus)
-    assert spent <= 84 / gpus * 1.15
+    assert spent <= math.ceil(84 / gpus)

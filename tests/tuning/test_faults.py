@@ -124,3 +124,14 @@ def test_planted_faults_are_read_from_the_environment():
     for wrong in ("{", "[1]", '[{"fault": "crash"}]', '[{"custom_op": "a", "tactic": 1, "fault": "slow"}]'):
         with pytest.raises(UsageError):
             planted_faults({"AUTOTUNE_PLAN_PLANTED_FAULTS": wrong})
+
+
+def test_a_default_tactic_that_crashes_is_named_and_costs_later_sizes_one_loss(undisturbed, tmp_path):
+    tuned, events = tuned_with(tmp_path, (GEMM1, -1, "crash"))
+    assert len(tuned.failures) == 4
+    assert all(
+        failure.failure.startswith("its default tactic (-1), which nothing can block") for failure in tuned.failures
+    )
+    assert len(tuned.entries) == 8
+    # Three losses until the default is known, then one for each of the other three sizes.
+    assert sum(isinstance(event, WorkerLost) for event in events) == 3 + 3

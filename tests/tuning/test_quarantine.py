@@ -80,3 +80,22 @@ def test_fresh(tmp_path):
     quarantine.clear()
     assert quarantine.items == ()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe{", b'{"invalid_tactics": 5}', b"[" * 100_000, b"[]"])
+def test_a_damaged_file_is_known_as_such(tmp_path, content):
+    path = tmp_path / "quarantine.json"
+    path.write_bytes(content)
+    quarantine = Quarantine(path, METADATA)
+    assert (quarantine.items, quarantine.damaged) == ((), True)
+    quarantine.add([item(7)])
+    again = Quarantine(path, METADATA)
+    assert ([one.tactic for one in again.items], again.damaged) == ([7], False)
+
+
+def test_no_file_and_another_environments_are_not_damaged(tmp_path):
+    path = tmp_path / "quarantine.json"
+    assert not Quarantine(path, METADATA).damaged
+    Quarantine(path, {**METADATA, "gpu": "NVIDIA B200"}).add([item(7)])
+    other = Quarantine(path, METADATA)
+    assert (other.items, other.damaged) == ((), False)
