@@ -93,14 +93,8 @@ def run(plan: Plan, gpus: int) -> dict[str, Any]:
 
 
 def picks(tuned: Tuned) -> dict[str, Any]:
-    """Key -> [tactic, its microseconds, microseconds of each candidate that was timed to the end]."""
-    found = {}
-    for result in tuned.results:
-        search = result.search
-        times = {json.dumps(one.tactic): one.us for one in search.candidates} if search else {}
-        for key, value in result.entries.items():
-            found[key] = [value[1], times]
-    return found
+    """Key -> tactic."""
+    return {key: value[1] for result in tuned.results for key, value in result.entries.items()}
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -116,23 +110,10 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         },
         "keys_equal": len({frozenset(run["picks"]) for run in runs}) == 1,
         "differing_picks": [
-            {"gpus": [a["gpus"], b["gpus"]], **differing(a["picks"], b["picks"])}
+            {"gpus": [a["gpus"], b["gpus"]], "count": sum(a["picks"][key] != b["picks"][key] for key in a["picks"])}
             for a, b in itertools.combinations(runs, 2)
         ],
     }
-
-
-def differing(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """How many picks differ, and how far apart the two are by the first run's own times, in per cent."""
-    apart = []
-    for key in a.keys() & b.keys():
-        (ours, times), (theirs, _) = a[key], b[key]
-        if ours != theirs:
-            one, other = times.get(json.dumps(ours)), times.get(json.dumps(theirs))
-            apart.append(100 * abs(other / one - 1) if one and other else None)
-    known = [value for value in apart if value is not None]
-    return {"count": len(apart), "median_percent": statistics.median(known) if known else None,
-            "furthest_percent": max(known, default=None)}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@
     python benchmarks/search_strategies.py bmm_fp8 --out RESULT.json
 
 ``moe``: bf16 MoE of Qwen3-30B-A3B, TP 1 (42 profiles). ``bmm_fp8``: the four linears of Llama-3.1-8B FP8, TP 1 (84).
-Every run of a strategy starts with a fresh tuner. The oracle times every tactic of every profile 64 times, interleaved.
-Where a kernel is short, or single launches depend on what ran before, the contenders are timed again in bursts after a
-warm launch, with rests so that the power limit does not lower the clock, and the bursts' medians count. Regret of a
-pick: its oracle time over the oracle's least, less 1.
+Every run of a strategy starts with a fresh tuner; stock is FlashInfer's own loop, largest size first. The oracle times
+every tactic of every profile 64 times, interleaved. Where a kernel is short, or single launches depend on what ran
+before, the contenders are timed again in bursts after a warm launch, with rests so that the power limit does not lower
+the clock, and the bursts' medians count. Regret of a pick: its oracle time over the oracle's least, less 1.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 from autotune_planner.ops.base import OpCall
 from autotune_planner.ops.bmm_fp8 import BmmFp8
 from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
+from autotune_planner.plan.buckets import hybrid_grid
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning.contexts import tuning_contexts
 from autotune_planner.tuning.race import RaceResult, Stopwatch, interleaved, race
@@ -88,11 +89,13 @@ class Bench:
         return [run() for _ in range(runs) for run in (self.stock, self.race)]
 
     def stock(self, *, warm_up: bool = False) -> dict[str, Any]:
-        seconds, picks, _ = self._tune(None, (1, LARGEST) if warm_up else None)
+        seconds, picks, _ = self._tune(None, [(1, LARGEST)] if warm_up else [None])
         return {"strategy": "stock", "seconds": seconds, "picks": picks}
 
     def race(self, *, search: internals.Search = race, warm_up: bool = False) -> dict[str, Any]:
-        seconds, picks, raced = self._tune(search, (1, LARGEST) if warm_up else None)
+        """One bucket at a time, the smallest first, as ``run`` does."""
+        each = [(bucket,) for bucket in hybrid_grid(LARGEST)]
+        seconds, picks, raced = self._tune(search, [(1, LARGEST)] if warm_up else each)
         return {
             "strategy": "race",
             "seconds": seconds,
@@ -121,7 +124,7 @@ class Bench:
             tables.append(measure(places, stopwatch, cycle))
             return tables[-1].as_result()
 
-        _, _, raced = self._tune(search, None)
+        _, _, raced = self._tune(search, [None])
         return {
             profile(label, one.custom_op, one.shapes): {
                 str(one.tactics[place]): row for place, row in table.rows().items()
@@ -134,8 +137,9 @@ class Bench:
         return [label for label in self._launches for _ in range(len(raced) // len(self._launches))]
 
     def _tune(
-        self, search: internals.Search | None, buckets: tuple[int, ...] | None
+        self, search: internals.Search | None, passes: Sequence[tuple[int, ...] | None]
     ) -> tuple[float, Picks, list[internals.Raced]]:
+        """Each call with a fresh tuner, each pass over some of its buckets; None is FlashInfer's own loop over all."""
         import torch
         from flashinfer.autotuner import autotune
 
@@ -145,11 +149,12 @@ class Bench:
         started = time.perf_counter()
         for label, launch in self._launches.items():
             with internals.fresh_tuner() as tuner, internals.silenced(), tuning_contexts(None):
-                if buckets is None:
-                    raced += tuned(launch, search)
-                else:
-                    with autotune(True, tuning_buckets=buckets, round_up=True):
-                        tuned(launch, search)
+                for buckets in passes:
+                    if buckets is None:
+                        raced += tuned(launch, search)
+                    else:
+                        with autotune(True, tuning_buckets=buckets, round_up=True):
+                            raced += tuned(launch, search)
                 picks |= {
                     profile(label, key.custom_op, key.nearest_profile): value[0]
                     for key, value in tuner.profiling_cache.items()

@@ -67,6 +67,11 @@ class OpCall(ABC):
         return self.tune_max
 
     @property
+    def searched_as(self) -> str:
+        """Row of ``profiles/search.yaml`` that says how many tactics the runner has and how slow they are."""
+        return f"{self.family}/{self.runner}"
+
+    @property
     def cold_l2(self) -> bool:
         """Whether the tuner measures with a cold L2 cache, and so makes copies of the inputs and a buffer to flush."""
         return False

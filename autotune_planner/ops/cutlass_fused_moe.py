@@ -24,7 +24,7 @@ _ROUTING_SAMPLES = 16  # NUM_ROUTING_SAMPLES of the profiler, each with three ma
 _TMA_BYTES = 256  # upper estimate of the descriptors of one expert's GEMM: pointers, strides and shape
 _TMA_SETS = _ROUTING_SAMPLES * 2 * 2 + 1  # NUM_FUSION_TYPES x NUM_SWAP_AB_TYPES
 _GATE = {"alpha": 1.702, "beta": 1.0, "limit": 7.0}  # gpt-oss
-_RUN = ("bf16",)  # formats that were tuned on an H200
+_RUN = ("bf16", "fp8", "w4a16_mxfp4")  # formats that were tuned on an H200
 _EXPONENT = 121  # of MXFP4 blocks: 2^-6, so that activations stay finite
 _FP8_BETWEEN = 8.0  # times the tolerance: one in seventy hidden activations is rounded to the other FP8 neighbour
 _PATTERNS = 7  # distinct experts of FP4 weights, dealt in turn: each is packed, laid out and decoded once
@@ -93,6 +93,11 @@ class CutlassFusedMoe(OpCall):
     def label(self) -> str:
         shape = f"E{self.local_experts} H{self.hidden_size} I{self.intermediate_size} k{self.top_k}"
         return shape if self.quant == "bf16" else f"{shape} {self.quant}"
+
+    @property
+    def searched_as(self) -> str:
+        measured = self.quant in ("fp8", "w4a16_mxfp4")
+        return f"{super().searched_as}/{self.quant}" if measured else super().searched_as
 
     def keys_verified(self, capability: ComputeCapability) -> bool:
         return capability in ((9, 0), (10, 0)) and self.quant != "mxfp8_mxfp4"

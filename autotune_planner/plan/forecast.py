@@ -34,7 +34,7 @@ def forecast_units(units: Sequence[WorkUnit], gpu: Gpu, strategy: str) -> tuple[
     table = profiles.table("search")
     figures = profiles.load("gpus", gpu.profile or _UNKNOWN_GPU)
     runners, costs = table["runners"], table["strategies"][strategy]
-    return tuple(_unit(unit, figures, runners[f"{unit.call.family}/{unit.call.runner}"], costs) for unit in units)
+    return tuple(_unit(unit, figures, runners[unit.call.searched_as], costs) for unit in units)
 
 
 def launch_seconds(call: OpCall, custom_op: str, m: int, figures: Mapping[str, Any]) -> float:

@@ -46,7 +46,7 @@ def test_calls_are_values(call, capability):
 @families.each()
 def test_every_runner_has_a_forecast_and_every_module_a_build_time(call, capability):
     table = profiles.table("search")["runners"]
-    assert table[f"{call.family}/{call.runner}"]["basis"] in ("measured", "listed", "estimate")
+    assert table[call.searched_as]["basis"] in ("measured", "listed", "estimate")
     for module in call.jit_modules(capability):
         assert build_seconds(module.name, 1) > 0
     unit = WorkUnit(call.custom_ops[0], call, 64)
