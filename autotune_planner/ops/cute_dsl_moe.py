@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from autotune_planner.errors import NotPossibleHereError
-from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
+from autotune_planner.ops.routed_moe import RoutedMoe
 from autotune_planner.ops.tensors import TensorSpec, empty_of
 from autotune_planner.values import dataclass
 
@@ -21,17 +22,12 @@ _ONE = 56  # 1.0 in FP8 E4M3
 
 
 @dataclass(frozen=True)
-class CuteDslMoe(OpCall):
+class CuteDslMoe(RoutedMoe):
     """Gated NVFP4 MoE of one rank; sizes per rank. ``bf16_input``: W4A16, activations stay in bfloat16."""
 
     family: ClassVar[str] = "cute_dsl_moe"
     runner: ClassVar[str] = "CuteDslFusedMoERunner"
 
-    num_experts: int
-    local_experts: int
-    hidden_size: int
-    intermediate_size: int
-    top_k: int
     use_fused_finalize: bool = False
     bf16_input: bool = False
 
@@ -52,8 +48,7 @@ class CuteDslMoe(OpCall):
 
     @property
     def label(self) -> str:
-        shape = f"E{self.local_experts} H{self.hidden_size} I{self.intermediate_size} k{self.top_k}"
-        return f"{shape} {'w4a16' if self.bf16_input else 'nvfp4'}"
+        return f"{self.shape} {'w4a16' if self.bf16_input else 'nvfp4'}"
 
     def unsupported_reason(self, capability: ComputeCapability) -> str | None:
         if capability in ((10, 0), (10, 3)):
@@ -105,14 +100,6 @@ class CuteDslMoe(OpCall):
     def compute_dtype(self) -> str:
         """No profile has a rate for FP4: twice that of FP8, so these forecasts are upper estimates."""
         return "bf16" if self.bf16_input else "fp8"
-
-    def weight_share(self, m: int) -> float:
-        return min(1.0, m * self.top_k / self.num_experts)
-
-    def flops(self, custom_op: str, m: int) -> float:
-        """Of all routed rows that an even routing sends to this rank: gate, linear and output."""
-        here = m * self.top_k * self.local_experts / self.num_experts
-        return 2.0 * here * 3 * self.intermediate_size * self.hidden_size
 
     def profiler_bytes(self, custom_op: str, bucket: int) -> int:
         return 0

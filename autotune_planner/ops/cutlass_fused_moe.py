@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
 from autotune_planner.ops.numerics import Gate, e2m1, gated_moe
+from autotune_planner.ops.routed_moe import RoutedMoe
 from autotune_planner.ops.tensors import TensorSpec, empty_of, round_up
 from autotune_planner.values import dataclass
 
@@ -55,7 +56,7 @@ _FORMATS: dict[Quant, _Format] = {
 
 
 @dataclass(frozen=True)
-class CutlassFusedMoe(OpCall):
+class CutlassFusedMoe(RoutedMoe):
     """Gated MoE of one rank.
 
     Weights: fc1 ``(local_experts, 2 * intermediate_size, hidden_size)``, fc2 ``(local_experts, hidden_size,
@@ -67,11 +68,6 @@ class CutlassFusedMoe(OpCall):
     family: ClassVar[str] = "cutlass_fused_moe"
     runner: ClassVar[str] = "MoERunner"
 
-    num_experts: int
-    local_experts: int
-    hidden_size: int
-    intermediate_size: int
-    top_k: int
     tp_size: int
     ep_size: int
     tune_max_num_tokens: int
@@ -91,8 +87,7 @@ class CutlassFusedMoe(OpCall):
 
     @property
     def label(self) -> str:
-        shape = f"E{self.local_experts} H{self.hidden_size} I{self.intermediate_size} k{self.top_k}"
-        return shape if self.quant == "bf16" else f"{shape} {self.quant}"
+        return self.shape if self.quant == "bf16" else f"{self.shape} {self.quant}"
 
     @property
     def searched_as(self) -> str:
@@ -160,9 +155,6 @@ class CutlassFusedMoe(OpCall):
     @property
     def compute_dtype(self) -> str:
         return self._format.compute
-
-    def weight_share(self, m: int) -> float:
-        return min(1.0, m * self.top_k / self.num_experts)
 
     def flops(self, custom_op: str, m: int) -> float:
         """Of all routed rows; gemm1 computes the linear and the gate half."""

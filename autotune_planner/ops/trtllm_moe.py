@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule, OpCall
+from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
+from autotune_planner.ops.routed_moe import RoutedMoe
 from autotune_planner.ops.tensors import TensorSpec, empty_of
 from autotune_planner.values import dataclass
 
@@ -32,7 +33,7 @@ _TILE = 128  # rows: the largest tile that a routed expert is padded to
 
 
 @dataclass(frozen=True)
-class TrtllmMoe(OpCall):
+class TrtllmMoe(RoutedMoe):
     """Gated MoE of one rank; ``hidden_size`` and ``intermediate_size`` per rank, as the server pads them.
 
     ``output_size`` is the width of the output where it is narrower than the padded hidden size. ``routed``: experts
@@ -44,11 +45,6 @@ class TrtllmMoe(OpCall):
     runner: ClassVar[str] = "MoERunner"
 
     quant: Quant
-    num_experts: int
-    local_experts: int
-    hidden_size: int
-    intermediate_size: int
-    top_k: int
     output_size: int | None = None
     routed: bool = False
     finalize: bool = True
@@ -77,7 +73,7 @@ class TrtllmMoe(OpCall):
 
     @property
     def label(self) -> str:
-        shape = f"E{self.local_experts} H{self.hidden_size} I{self.intermediate_size} k{self.top_k} {self.quant}"
+        shape = f"{self.shape} {self.quant}"
         return f"{shape}{' routed' if self.routed else ''}{'' if self.finalize else ' not finalized'}"
 
     def unsupported_reason(self, capability: ComputeCapability) -> str | None:
@@ -130,14 +126,6 @@ class TrtllmMoe(OpCall):
     def compute_dtype(self) -> str:
         """No profile has a rate for FP4: twice that of FP8, so those forecasts are upper estimates."""
         return "bf16" if self.quant in ("bf16", "mxfp4_bf16", "mxint4") else "fp8"
-
-    def weight_share(self, m: int) -> float:
-        return min(1.0, m * self.top_k / self.num_experts)
-
-    def flops(self, custom_op: str, m: int) -> float:
-        """Of all routed rows that an even routing sends to this rank: gate, linear and output."""
-        here = m * self.top_k * self.local_experts / self.num_experts
-        return 2.0 * here * 3 * self.intermediate_size * self.hidden_size
 
     def profiler_bytes(self, custom_op: str, bucket: int) -> int:
         return 0

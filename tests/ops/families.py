@@ -22,8 +22,8 @@ def cutlass(quant, **fields):
 def trtllm(quant, **fields):
     """gpt-oss-120b at tp8 in MXFP4, Kimi-K2 at tp8 in INT4, else DeepSeek-V3 at tp8 ep8."""
     if quant.startswith("mxfp4"):
-        return TrtllmMoe(quant, 128, 128, 3072, 384, 4, output_size=2880, biased=True, **fields)
-    return TrtllmMoe(quant, 384 if quant == "mxint4" else 256, 48 if quant == "mxint4" else 32, 7168, 2048, 8, **fields)
+        return TrtllmMoe(128, 128, 3072, 384, 4, quant, output_size=2880, biased=True, **fields)
+    return TrtllmMoe(384 if quant == "mxint4" else 256, 48 if quant == "mxint4" else 32, 7168, 2048, 8, quant, **fields)
 
 
 CALLS = {
