@@ -53,13 +53,16 @@ _BUILD_POLL_SECONDS = 1.0
 class Watchdog:
     """How long a unit, and a tactic that runs by itself, may take before its worker is killed. Seconds.
 
-    A unit may take ``times`` its forecast, and ``unit_floor`` in any case; a process's first one also loads modules.
+    Either may take ``times`` the unit's forecast, and its floor in any case; a process's first unit also loads modules.
     """
 
     times: float = 20.0
     unit_floor: float = 60.0
     first_unit: float = 120.0
-    tactic: float = 30.0
+    tactic_floor: float = 30.0
+
+    def of_tactic(self, forecast: float) -> float:
+        return max(self.times * forecast, self.tactic_floor)
 
     def of_unit(self, forecast: float, *, first: bool) -> float:
         return max(self.times * forecast, self.unit_floor) + (self.first_unit if first else 0.0)
@@ -226,14 +229,14 @@ class WorkerPool:
         now = time.monotonic()
         for member in self._workers:
             if member.attempt is not None and now > member.deadline and member.hung is None:
-                limit = self._watchdog.tactic if member.attempt.careful else self._limit(member, job)
+                limit = self._limit(member, job)
                 member.hung = f"it did not end within {limit:.0f} s"
                 member.process.kill()
 
     def _serve(self, member: _Worker, message: object, job: Job) -> None:
         if isinstance(message, TacticStarted):
             member.last = message
-            member.deadline = time.monotonic() + self._watchdog.tactic
+            member.deadline = time.monotonic() + self._limit(member, job)
             return
         if isinstance(message, WorkerReady):
             member.ready, member.lost, member.failed_starts = True, False, 0
@@ -284,7 +287,10 @@ class WorkerPool:
 
     def _limit(self, member: _Worker, job: Job) -> float:
         assert member.attempt is not None
-        return self._watchdog.of_unit(job.forecast(member.attempt.unit), first=member.fresh)
+        forecast = job.forecast(member.attempt.unit)
+        if member.last is not None:  # each tactic by itself
+            return self._watchdog.of_tactic(forecast)
+        return self._watchdog.of_unit(forecast, first=member.fresh)
 
     def _lost(self, member: _Worker, job: Job) -> None:
         """Start a dead worker again, and decide what becomes of its unit; what is left of its shard is anybody's."""

@@ -57,8 +57,12 @@ def outcome(identity: str, name: str = TRUTH) -> Outcome:
 
 
 def compared(identity: str, name: str = TRUTH) -> list[Compared]:
-    """Every field of one row that the truth has: of the plan, or of the refusal."""
-    found, ours = row(identity, name), outcome(identity, name)
+    """Every field of one row of the truth."""
+    return compare(row(identity, name), outcome(identity, name))
+
+
+def compare(found: dict[str, Any], ours: Outcome) -> list[Compared]:
+    """Every field that the server's row ``found`` has: of the plan, or of the refusal."""
     if not accepted(found):
         return list(_refusal(found, ours))
     if ours.code:

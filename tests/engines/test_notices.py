@@ -112,3 +112,30 @@ def test_logits_in_gb():
 @pytest.mark.parametrize("path", ["/models/Qwen3-30B-A3B", "/models/Qwen3-30B-A3B/", "Qwen/Qwen3-30B-A3B"])
 def test_the_model_path_is_part_of_the_key(path):
     assert path in of("model-path-in-key", model_path=path).message
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "flags", "failing"),
+    [
+        ("B200", "qwen3-30b-a3b", {"prefill_attention_backend": "fa3"}, "fa3"),  # SM100
+        ("A100-80G", "qwen3-30b-a3b", {"attention_backend": "fa3"}, None),  # SM80
+        ("A100-80G", "deepseek-v3", {"attention_backend": "fa3"}, "fa3"),  # SM80 and MLA
+        ("H200", "deepseek-v3", {"attention_backend": "fa3"}, None),  # SM90
+        ("H200", "qwen3-30b-a3b", {"prefill_attention_backend": "trtllm_mla"}, "trtllm_mla"),
+        ("B200", "deepseek-v3", {"attention_backend": "trtllm_mla"}, None),
+        ("B200", "deepseek-v3", {"decode_attention_backend": "trtllm_mha"}, "trtllm_mha"),
+        ("H200", "qwen3-30b-a3b", {"decode_attention_backend": "torch_native"}, "torch_native"),
+        ("H200", "qwen3-30b-a3b", {"prefill_attention_backend": "torch_native"}, None),
+        ("H200", "qwen3-30b-a3b", {"attention_backend": "flex_attention"}, "flex_attention"),
+        ("H200", "qwen3-30b-a3b", {"attention_backend": "flex_attention", "disable_flashinfer_autotune": True}, None),
+    ],
+)
+def test_attention_that_fails_at_start(gpu, model, flags, failing):
+    """What the released ``attention_registry`` asserts of a backend that it builds; two have no dummy batch."""
+    moe = {} if model == "deepseek-v3" else {"runner_backend": "flashinfer_cutlass"}
+    found = of("attention-fails", gpu=gpu, model=model, moe=moe, flags=flags)
+    if failing is None:
+        assert found is None
+    else:
+        assert found.level == "error"
+        assert f"the attention backend {failing} " in found.message

@@ -211,6 +211,15 @@ def test_backends_without_graphs(flags):
     assert arguments.cuda_graph_decode.bs
 
 
+@pytest.mark.parametrize(("model", "gathers"), [("qwen3-30b-a3b", True), ("llama-3.1-8b", False)])
+def test_a2a_of_a_model_without_experts_is_never_set(model, gathers):
+    """--enable-waterfill means the A2A backend deepep; ``scheduler.init_moe_gemm_config`` sets it for experts only."""
+    found = resolve(deployment(model=profile_model(model), moe=Moe(), flags={"enable_waterfill": True}))
+    assert found.arguments.moe_a2a_backend == "deepep"
+    assert found.runtime.require_attn_tp_gather is gathers
+    assert found.runtime.dummy_global_num_tokens == ((found.runtime.decode_autotune_tokens,) if gathers else None)
+
+
 def test_multi_item_scoring_turns_chunks_off():
     arguments = resolve(deployment(flags={"enable_mis": True, "attention_backend": "flashinfer"})).arguments
     assert arguments.chunked_prefill_size == -1

@@ -2,6 +2,7 @@
 
 from autotune_planner.tuning.attempts import Attempt, Loss
 from autotune_planner.tuning.messages import TacticStarted
+from autotune_planner.tuning.pool import Watchdog
 from tests.tuning.plans import small_plan
 
 UNIT = small_plan().units[0]
@@ -56,3 +57,11 @@ def test_there_is_an_end():
         attempt, _ = attempt.after_loss(Loss("killed by SIGKILL", stray=True))
         losses += 1
     assert losses == 12
+
+
+def test_how_long_a_worker_may_take():
+    """20 times the forecast: 100 s of a unit of 5 s; at least 60 s, 30 s for one tactic, 120 s more at first."""
+    watchdog = Watchdog()
+    assert (watchdog.of_unit(5.0, first=False), watchdog.of_unit(5.0, first=True)) == (100.0, 220.0)
+    assert (watchdog.of_unit(0.1, first=False), watchdog.of_tactic(0.1)) == (60.0, 30.0)
+    assert watchdog.of_tactic(5.0) == 100.0

@@ -15,7 +15,7 @@ from tests.tuning.plans import small_plan
 pytestmark = pytest.mark.flashinfer
 
 GEMM1, LINEAR = "trtllm::fused_moe::gemm1", "fp8_gemm"
-QUICK = Watchdog(times=0.0, unit_floor=3.0, first_unit=60.0, tactic=3.0)
+QUICK = Watchdog(times=0.0, unit_floor=3.0, first_unit=60.0, tactic_floor=3.0)
 
 
 def tuned_with(work_dir, *faults, strategy="race"):

@@ -225,6 +225,42 @@ def no_capture_sizes(alignment: int) -> Notice:
     )
 
 
+def attention_fails(
+    *,
+    prefill: str | None,
+    decode: str | None,
+    capability: tuple[int, int] | None,
+    is_mla: bool,
+    autotuned: bool,
+) -> Notice | None:
+    """A phase's backend that passes every check of the arguments and fails at start, built or in the DECODE dummy.
+
+    Sources: ``layers/attention/attention_registry``, the function of each backend; each backend's
+    ``get_cuda_graph_seq_len_fill_value``, which ``base_runner._alloc_dummy_decode_buffers`` calls.
+    """
+    if capability is None:
+        return None
+    major = capability[0]
+    why = {
+        "fa3": None if major == 9 or (major == 8 and not is_mla) else "runs on SM90, and without MLA on SM80 to SM89",
+        "trtllm_mla": None if is_mla else "is for models with MLA",
+        "cutedsl_mla": None if is_mla else "is for models with MLA",
+        "trtllm_mha": "is for models without MLA" if is_mla else None,
+        "hpc_ops": "is for models without MLA" if is_mla else None,
+    }
+    no_dummy = "runs no dummy batch, and the server autotunes with one" if autotuned else None
+    of_decode = {**why, "torch_native": no_dummy, "flex_attention": no_dummy}
+    for backend, reason in ((prefill, why.get(prefill or "")), (decode, of_decode.get(decode or ""))):
+        if reason is not None:
+            return Notice(
+                "attention-fails",
+                "error",
+                f"the attention backend {backend} {reason}: the server fails at start; give another "
+                "--attention-backend, --prefill-attention-backend or --decode-attention-backend",
+            )
+    return None
+
+
 def relative_cache_dir(cache_dir: str) -> Notice | None:
     """The server neither expands ``~`` nor makes the path absolute."""
     if cache_dir.startswith("/") or cache_dir == DEFAULT_CACHE_DIR:

@@ -220,7 +220,8 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
         tp_size=resolved.tp_size,
         moe_dense_tp_size=resolved.moe_dense_tp_size,
         enable_dp_lm_head=arguments.enable_dp_lm_head,
-        a2a_backend=resolved.moe_a2a_backend,
+        # scheduler.init_moe_gemm_config: without experts in the model's configuration no A2A backend is set.
+        a2a_backend=resolved.moe_a2a_backend if model.num_experts else "none",
         disable_attn_tp_gather=arguments.disable_attn_tp_gather,
     )
     mlp_sync = resolved.attn_dp_enabled or around.require_gathered_buffer
@@ -505,6 +506,13 @@ def _notices(
         notices.amd(deployment.gpu, deployment.traffic),
         notices.relative_cache_dir(facts.environment.text(variables.CACHE_DIR, default=DEFAULT_CACHE_DIR)),
         notices.impossible_memory(resolved.mem_fraction_static),
+        notices.attention_fails(
+            prefill=resolved.prefill_attn_backend,
+            decode=resolved.decode_attn_backend,
+            capability=deployment.gpu.compute_capability,
+            is_mla=model.is_mla,
+            autotuned=measured.should_run_flashinfer_autotune,
+        ),
     ]
     if deployment.kv_token_capacity is None and resolved.max_running_requests is None:
         capacity = runtime.assumed_token_capacity(model.context_len)
