@@ -3,7 +3,8 @@
 Pure search: what is timed, and how, belongs to the callable that it is given. See docs/search.md for where the time of
 an exhaustive search goes and for the measurements behind the numbers of ``Rules``.
 
-1. Look: one launch of every tactic. Only those near the best go on; the average tactic takes twice as long.
+1. Look: one launch of every tactic. Only those near the best go on; the average tactic takes twice as long. The default
+   gets a second look before it falls.
 2. Narrow: a short burst of the rest (a second look where kernels are short).
 3. Final: bursts over a whole ``cycle`` of the op's inputs, in rounds, forwards and backwards in turn so that a drifting
    clock meets all alike. Within a round only ratios count. Only those whose place still matters go on: the best, the
@@ -144,6 +145,7 @@ def race(tactics: Sequence[Any], stopwatch: Stopwatch, *, cycle: int = 1, rules:
     _look(racers, cycle, rules)
     if not racers.racing:
         return _result(racers, {}, [], rules)
+    _look_again(racers, tactics[0], cycle, rules)
     long = racers.best_ms >= rules.short_ms
     if long and cycle > rules.slice_launches:
         racers.times.update(racers.round(_Shape(rules.slice_launches)))
@@ -220,6 +222,26 @@ def _look(racers: _Field, cycle: int, rules: Rules) -> None:
     racers.keep_within(rules.short_look_ratio)
     racers.times.update(racers.round(_Shape(rules.second_look_launches, warm=1)))
     racers.keep_within(rules.second_look_ratio)
+
+
+def _look_again(racers: _Field, default: Any, cycle: int, rules: Rules) -> None:
+    """A second look at a default tactic that fell at the first: what others gain is counted from its time.
+
+    The lesser of both counts, as a launch that something held up is only ever too long.
+    """
+    if default in racers.racing or default not in racers.times:
+        return
+    alone, launches = [default], rules.second_look_launches if racers.best_ms < rules.short_ms else 1
+    again = _Field(racers.stopwatch, alone)
+    again.times.update(again.round(_Shape(launches, warm=1 if cycle == 1 else 0)))
+    racers.launches, racers.busy_ms = racers.launches + again.launches, racers.busy_ms + again.busy_ms
+    racers.errors.update(again.errors)
+    if again.errors:
+        racers.times.pop(default)
+        return
+    racers.times[default] = min(racers.times[default], again.times[default])
+    if racers.times[default] <= racers.best_ms * rules.look_ratio:
+        racers.racing.insert(0, default)
 
 
 def _burst(racers: _Field, cycle: int, rules: Rules) -> _Shape:
