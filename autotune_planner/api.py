@@ -132,6 +132,7 @@ def bench(
         against=None if against is None else Path(against),
         sizes=sizes,
         device=device,
+        run_command=_RUN,
         said=lambda text: None,
     )
 

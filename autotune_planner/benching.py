@@ -25,6 +25,7 @@ def bench_cache(
     against: Path | None,
     sizes: Sequence[int] | None,
     device: DeviceKind,
+    run_command: str,
     said: Callable[[str], None],
 ) -> Bench:
     """Measure the cache of a plan's server on one GPU.
@@ -52,9 +53,7 @@ def bench_cache(
     place = pipeline.place_of(plan, cache_dir=cache_dir, flashinfer_version=version)
     path = _file_of(place)
     if path is None:
-        raise CacheFileError(
-            "no rank has a cache file", code="no-file", where=place.cache_dir, hint="autotune-plan run"
-        )
+        raise CacheFileError("no rank has a cache file", code="no-file", where=place.cache_dir, hint=run_command)
     stock = None if against is None else _against(place, against)
     return bench(plan, path, against=stock, sizes=sizes, device=device, said=said)
 
@@ -64,13 +63,18 @@ def _file_of(place: CachePlace) -> str | None:
     present = [file for file in read_rank_files(place) if not file.absent]
     for file in present:
         if file.problem is not None:
-            raise CacheFileError(f"the cache file {file.problem}", code="cache-file", where=str(file.path))
+            raise CacheFileError(
+                f"the cache file {file.problem}",
+                code="cache-file",
+                where=str(file.path),
+                hint=file.remedy or "delete it and tune again: autotune-plan run FILE",
+            )
         if file.digest != present[0].digest:
             raise CacheFileError(
                 "the files of the ranks differ, so no one of them can be measured for all",
                 code="ranks-differ",
                 where=str(file.path),
-                hint="autotune-plan check says in what",
+                hint="autotune-plan check FILE says in what",
             )
     return str(present[0].path) if present else None
 

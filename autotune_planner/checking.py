@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune_planner.cache.check import CheckReport, Question, check
 from autotune_planner.cache.coverage import demands_of
-from autotune_planner.cache.findings import Finding, findings_of
+from autotune_planner.cache.findings import ALTERED, Finding, findings_of
 from autotune_planner.cache.rank_files import neighbours, read_rank_files
 from autotune_planner.plan.plan import Plan
 from autotune_planner.tuning.environment import stamp_and_keys
@@ -24,8 +24,17 @@ class Checked:
 
     @property
     def used(self) -> bool:
-        """The server loads every rank's file, tunes nothing at start and falls back for no size."""
-        return not any(finding.level == "problem" for finding in self.findings)
+        """The server loads every rank's file as it was published, tunes nothing at start and falls back for no size."""
+        return not self._problems
+
+    @property
+    def altered(self) -> bool:
+        """All the same but for what the files hold: they were changed after they were published."""
+        return bool(self._problems) and all(problem.code in ALTERED for problem in self._problems)
+
+    @property
+    def _problems(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.level == "problem"]
 
 
 def check_cache(

@@ -5,8 +5,8 @@ The commands and the Python API both call these.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -15,12 +15,15 @@ from pathlib import Path
 from autotune_planner import __version__, pipeline
 from autotune_planner.cache import sglang_layout
 from autotune_planner.cache.bundle import PLAN, Bundle
+from autotune_planner.cache.files import read_regular, readable_hint
 from autotune_planner.cache.metadata import compare_stamp
 from autotune_planner.cache.publish import check_writable, publish_files
 from autotune_planner.cache.timings import JOURNAL, QUARANTINE, WORK_FOLDER
 from autotune_planner.errors import CacheFileError, PlannerError
+from autotune_planner.json_text import json_text
 from autotune_planner.plan.plan import Plan
 from autotune_planner.report.plan_document import plan_document
+from autotune_planner.tuning.devices import SIMULATED
 from autotune_planner.tuning.lock import tuning_lock
 
 _UNKNOWN = "unknown"  # how FlashInfer stamps what it cannot tell, such as the GPU where there is none
@@ -35,23 +38,35 @@ class Verdict:
     problems: tuple[str, ...]
 
 
-def make_bundle(plan: Plan, deployment: Path, cache_dir: str | None) -> Bundle:
-    """The tuned cache of a plan, with all that says where it comes from. ``deployment`` is the plan's file.
+def make_bundle(plan: Plan, deployment: Path, cache_dir: str | None, run_command: str) -> Bundle:
+    """The tuned cache of a plan, with all that says where it comes from. ``deployment`` is the plan's file, and
+    ``run_command`` what would tune it.
 
     ``CacheFileError`` where a rank has no file that its server would take.
     """
     if plan.resolved.no_autotune_reason:
         raise CacheFileError(
-            f"the server reads no cache: {plan.resolved.no_autotune_reason}", code="no-cache", where=str(deployment)
+            f"the server reads no cache: {plan.resolved.no_autotune_reason}",
+            code="no-cache",
+            where=str(deployment),
+            hint=f"autotune-plan compute {deployment} shows what the server does instead",
         )
     place = pipeline.place_of(plan, cache_dir=cache_dir, flashinfer_version=_pinned(plan))
     target = pipeline.target_of(plan, cache_dir=cache_dir, flashinfer_version=_pinned(plan))
-    files = {name: _rank_content(target.directory / name, deployment) for name in target.files}
+    files = {}
+    for name in target.files:
+        path = target.directory / name
+        try:
+            files[name] = _content(path)
+        except FileNotFoundError:
+            raise CacheFileError(
+                "the rank has no cache file", code="no-rank-file", where=str(path), hint=run_command
+            ) from None
     for name in (JOURNAL, QUARANTINE):
-        if (target.directory / name).is_file():
-            files[name] = (target.directory / name).read_bytes()
+        with contextlib.suppress(FileNotFoundError):
+            files[name] = _content(target.directory / name)
     document = plan_document(plan, place, keys=None, explain=False)
-    files[PLAN] = json.dumps(document, indent=2).encode()
+    files[PLAN] = json_text(document).encode()
     release = plan.resolved.release
     provenance = {
         "tool": f"autotune-plan {__version__}",
@@ -66,9 +81,14 @@ def make_bundle(plan: Plan, deployment: Path, cache_dir: str | None) -> Bundle:
             f"{' and '.join(disagreeing)} differ from the first rank's file: the server deletes all of them at start",
             code="ranks-differ",
             where=str(target.directory),
-            hint=f"autotune-plan run {deployment}",
+            hint=run_command,
         )
     return bundle
+
+
+def is_simulated(bundle: Bundle) -> bool:
+    """Whether a simulated run made it: its stamp names a GPU that no machine has, and no server loads it."""
+    return any(str((stamp or {}).get("gpu")).startswith(SIMULATED) for stamp in bundle.stamps)
 
 
 def judge(bundle: Bundle, directory: Path, plan: Plan | None, stamp: Mapping[str, str] | None) -> Verdict:
@@ -82,11 +102,14 @@ def judge(bundle: Bundle, directory: Path, plan: Plan | None, stamp: Mapping[str
     if plan is not None:
         environment |= {"flashinfer_version": _pinned(plan), "gpu": plan.resolved.gpu.name}
         problems += _place_problems(bundle, plan)
-    match = compare_stamp(bundle.metadata, environment)
-    problems += [
-        f"{field.field}: the bundle has {field.saved or 'none'}, the target {field.current}"
-        for field in (*match.differing("hard"), *match.differing("soft"))
-    ]
+    for stamp_of_files in bundle.stamps:
+        match = compare_stamp(stamp_of_files, environment)
+        problems += [
+            f"{field.field}: the bundle has {field.saved or 'none'}, the target {field.current}"
+            for field in (*match.differing("hard"), *match.differing("soft"))
+        ]
+    if is_simulated(bundle) and not any(problem.startswith("gpu:") for problem in problems):
+        problems.append("gpu: a simulated run made the bundle, and no server loads files of a simulated GPU")
     if disagreeing := bundle.disagreeing():
         problems.append(f"{' and '.join(disagreeing)} differ from the first rank's file")
     try:
@@ -131,13 +154,18 @@ def _pinned(plan: Plan) -> str:
     return plan.resolved.release.flashinfer_version
 
 
-def _rank_content(path: Path, deployment: Path) -> bytes:
+def _content(path: Path) -> bytes:
+    """``FileNotFoundError`` where there is none, ``CacheFileError`` where it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_regular(path)
+    except NotADirectoryError as error:
+        raise FileNotFoundError(*error.args) from None
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise CacheFileError(
-            f"the rank's cache file cannot be read: {error.strerror}",
+            f"the file cannot be read: {error.strerror}",
             code="no-rank-file",
             where=str(path),
-            hint=f"autotune-plan run {deployment}",
+            hint=readable_hint(path, error),
         ) from None

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from autotune_planner.cache.files import read_regular
 from autotune_planner.errors import CacheFileError, NotPossibleHereError, UsageError
 
 Form = Literal["gz", "zst", "directory"]
@@ -81,13 +82,13 @@ def read_listed(root: Path, names: Mapping[str, int]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for name, size in names.items():
         path = root / name
-        if not path.resolve().is_relative_to(inside):
-            raise refused(root, f"holds {name} as a link that leads elsewhere")
-        if not path.exists():
-            continue
-        if not path.is_file():
-            raise refused(root, f"holds {name}, which is no regular file")
         try:
+            if not path.resolve().is_relative_to(inside):
+                raise refused(root, f"holds {name} as a link that leads elsewhere")
+            if not path.exists():
+                continue
+            if not path.is_file():
+                raise refused(root, f"holds {name}, which is no regular file")
             with open(path, "rb") as file:
                 files[name] = file.read(min(size, LARGEST) + 1)
         except OSError as error:
@@ -124,9 +125,14 @@ def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
-        raise UsageError(f"{path} does not exist", code="no-such-file", where=str(path)) from None
+        raise UsageError(
+            f"{path} does not exist",
+            code="no-such-file",
+            where=str(path),
+            hint="make it where the cache was tuned: autotune-plan bundle FILE -o bundle.tar.gz",
+        ) from None
     except OSError as error:
         raise refused(path, f"cannot be read: {error.strerror}") from None
 

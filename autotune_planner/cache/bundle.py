@@ -6,7 +6,7 @@ Its files lie as below SGLANG_CACHE_DIR, so that a server can also be started on
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from autotune_planner.cache.contents import rank_of
 from autotune_planner.cache.publish import publish_files
 from autotune_planner.cache.timings import JOURNAL, QUARANTINE, WORK_FOLDER
 from autotune_planner.cache.v1 import parse_v1
+from autotune_planner.json_text import json_text, parse_json
 
 SCHEMA = "autotune-plan/bundle@1"
 MANIFEST = "manifest.json"
@@ -45,8 +46,16 @@ class Bundle:
     @property
     def metadata(self) -> Mapping[str, Any] | None:
         """The environment stamp of the first rank file. ``CacheFileError`` if it cannot be read."""
-        first = self.ranks[0]
-        return parse_v1(self.files[first], Path(first)).metadata
+        return self.stamps[0]
+
+    @property
+    def stamps(self) -> tuple[Mapping[str, Any] | None, ...]:
+        """The distinct stamps of the rank files. ``CacheFileError`` for one that cannot be read."""
+        distinct: dict[bytes, str] = {}
+        for name in self.ranks:
+            distinct.setdefault(self.files[name], name)
+        found = [parse_v1(content, Path(name)).metadata for content, name in distinct.items()]
+        return tuple(stamp for place, stamp in enumerate(found) if stamp not in found[:place])
 
     def disagreeing(self) -> tuple[str, ...]:
         """Rank files that differ from the first of their PP stage: the server would delete all of them at start.
@@ -57,7 +66,7 @@ class Bundle:
         found = []
         for name in self.ranks:
             parse_v1(self.files[name], Path(name))
-            content = json.loads(self.files[name])
+            content = parse_json(self.files[name])
             if first.setdefault(rank_of(name)["pp"], content) != content:
                 found.append(name)
         return tuple(found)
@@ -80,7 +89,7 @@ def write_bundle(bundle: Bundle, out: Path) -> None:
     """Write a bundle in the form that its name says, replacing one that is there. Errors as of ``archive.form_of`` and
     ``publish_files``; ``NotPossibleHereError`` for a ``.tar.zst`` without the ``zstd`` extra."""
     files = {f"{bundle.directory}/{name}": content for name, content in bundle.files.items()}
-    files[MANIFEST] = json.dumps(bundle.manifest(), indent=2).encode()
+    files[MANIFEST] = json_text(bundle.manifest()).encode()
     hint = "write it to another place: -o OUT"
     form = archive.form_of(out)
     if form == "directory":
@@ -91,7 +100,7 @@ def write_bundle(bundle: Bundle, out: Path) -> None:
 
 def read_bundle(path: Path) -> Bundle:
     """Read a bundle and verify every sum. ``CacheFileError`` says what is wrong with it."""
-    if path.is_dir():
+    if os.path.isdir(path):
         manifest = _manifest(path, archive.read_listed(path, {MANIFEST: archive.LARGEST}))
         listed = _listed(path, manifest)
         files = archive.read_listed(path, {name: size for name, (size, _) in listed.items()})
@@ -122,8 +131,8 @@ def _manifest(path: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     if MANIFEST not in files:
         raise archive.refused(path, f"has no {MANIFEST}")
     try:
-        manifest = json.loads(files[MANIFEST])
-    except (ValueError, RecursionError):
+        manifest = parse_json(files[MANIFEST])
+    except ValueError:
         raise archive.refused(path, f"has a {MANIFEST} that is not JSON") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise archive.refused(path, f"has a {MANIFEST} that is not {SCHEMA}")

@@ -36,20 +36,30 @@ class Conflict:
         return min(timed, key=lambda pair: pair[0])[1]
 
 
-def union(contenders: Iterable[Contender]) -> tuple[dict[str, Entry], tuple[Conflict, ...]]:
-    """Entries by key text, under one runner for each (custom op, profile), and the conflicts that times decided.
+def union(
+    contenders: Iterable[Contender], *, one_runner: bool = False
+) -> tuple[dict[str, Entry], tuple[Conflict, ...]]:
+    """Entries by key text, and the conflicts that times decided: one key with several values, and one (custom op,
+    profile) under other runners in one source than in another.
 
-    ``CacheFileError`` with a table of the conflicts that they do not decide.
+    Several runners of a profile in one source are several keys, which FlashInfer keeps side by side, and no conflict
+    unless ``one_runner``. ``CacheFileError`` with a table of the conflicts that times do not decide.
     """
     by_text: defaultdict[str, list[Contender]] = defaultdict(list)
+    held: defaultdict[object, defaultdict[str | None, set[str]]] = defaultdict(lambda: defaultdict(set))
     for contender in contenders:
         by_text[contender.entry.text].append(contender)
+        held[_profile(contender.entry)][contender.source].add(contender.entry.runner)
     conflicts = {text: Conflict(alike) for text, group in by_text.items() if len(alike := _distinct(group)) > 1}
     kept = {text: _standing(conflicts.get(text), group) for text, group in by_text.items()}
     by_profile: defaultdict[object, dict[str, Contender]] = defaultdict(dict)
     for contender in kept.values():
         by_profile[_profile(contender.entry)].setdefault(contender.entry.runner, contender)
-    rivals = {profile: Conflict(tuple(group.values())) for profile, group in by_profile.items() if len(group) > 1}
+    rivals = {
+        profile: Conflict(tuple(group.values()))
+        for profile, group in by_profile.items()
+        if len(group) > 1 and (one_runner or any(runners != group.keys() for runners in held[profile].values()))
+    }
     all_conflicts = (*conflicts.values(), *rivals.values())
     unresolved = [conflict for conflict in all_conflicts if conflict.winner is None]
     if unresolved:
@@ -86,7 +96,7 @@ def _refused(conflicts: Sequence[Conflict]) -> CacheFileError:
         "\n".join([f"two results for {what}, and no journal has the times of both:", *tables, *more]),
         code="cache-conflict",
         where=conflicts[0].contenders[-1].source,
-        hint="tune again from the start: autotune-plan run --fresh",
+        hint="leave one of them out, or merge the directories that their runs wrote: the journals there have the times",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from autotune_planner.cache.files import read_cache_file, readable_hint
 from autotune_planner.cache.timings import Measured, Timings, read_timings
 from autotune_planner.cache.v1 import Entry, V1File, read_v1
 from autotune_planner.cache.v2 import ENTRIES, MANIFEST, SCHEMA, Miss, read_v2
@@ -23,6 +25,11 @@ class Place:
 
     format: Literal["v1", "v2"]
     files: tuple[Path, ...]
+
+    @property
+    def directory(self) -> Path:
+        """Where the journal of a run lies, if there is one."""
+        return self.files[0] if self.format == "v2" else self.files[0].parent
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Content:
 
 def places_at(path: Path) -> list[Place]:
     """Every content at a path, rank files grouped by equal bytes. ``UsageError`` where there is none."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return [Place("v1", (path,))]
     stores = _stores(path)
     return [Place("v2", (store,)) for store in stores] if stores else grouped(_json_files(path))
@@ -72,12 +79,7 @@ def grouped(files: Sequence[Path]) -> list[Place]:
     """v1 files by equal bytes."""
     groups: defaultdict[bytes, list[Path]] = defaultdict(list)
     for file in files:
-        try:
-            groups[file.read_bytes()].append(file)
-        except OSError as error:
-            raise CacheFileError(
-                f"the cache file cannot be read: {error.strerror}", code="cache-file", where=str(file)
-            ) from None
+        groups[read_cache_file(file)].append(file)
     return [Place("v1", tuple(same)) for same in groups.values()]
 
 
@@ -86,7 +88,7 @@ def read_content(place: Place) -> Content:
     path = place.files[0]
     if place.format == "v2":
         store = read_v2(path)
-        times = read_timings(path, store.metadata)
+        times = read_timings(place.directory, store.metadata)
         return Content(place, store.metadata, store.entries, {}, store.misses, store.lazy, times)
     return v1_content(place, read_v1(path))
 
@@ -99,7 +101,7 @@ def v1_content(place: Place, file: V1File) -> Content:
         except CacheFileError as error:
             error.where = str(place.files[0])
             raise
-    times = read_timings(place.files[0].parent, file.metadata)
+    times = read_timings(place.directory, file.metadata)
     return Content(place, file.metadata, file.entries, file.records, timings=times)
 
 
@@ -129,22 +131,34 @@ def rank_order(path: Path) -> tuple[list[int], str]:
 
 def _stores(path: Path) -> list[Path]:
     """Environments of a v2 store whose root, schema folder or only environment ``path`` is."""
-    if (path / ENTRIES).is_dir():
+    if os.path.isdir(path / ENTRIES):
         return [path]
-    if path.name == ENTRIES and (path.parent / MANIFEST).is_file():
+    if path.name == ENTRIES and os.path.isfile(path.parent / MANIFEST):
         return [path.parent]
-    schema = path / SCHEMA if (path / SCHEMA).is_dir() else path
+    schema = path / SCHEMA if os.path.isdir(path / SCHEMA) else path
     return sorted(entries.parent for entries in schema.glob(f"*/{ENTRIES}") if entries.is_dir())
 
 
 def _json_files(path: Path) -> list[Path]:
-    files = [file for file in path.glob("*.json") if file.is_file() and file.name != MANIFEST]
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        raise CacheFileError(
+            f"the directory cannot be read: {error.strerror}",
+            code="cache-file",
+            where=str(path),
+            hint=readable_hint(path, error),
+        ) from None
+    named = [path / name for name in names if name.endswith(".json") and name != MANIFEST]
+    files = [file for file in named if os.path.exists(file) and not os.path.isdir(file)]
     if not files:
         below = next(path.rglob("rank_*.json"), None)
         raise UsageError(
             "the directory holds no *.json file",
             code="no-such-file",
             where=str(path),
-            hint=f"autotune-plan show {below.parent}" if below else None,
+            hint=f"autotune-plan show {below.parent}"
+            if below
+            else "give the directory of the rank files or of a v2 store, or a deployment file (.yaml)",
         )
     return sorted(files, key=rank_order)

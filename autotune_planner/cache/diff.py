@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune_planner.cache.contents import Content, Place, rank_of, rank_order, read_content
+from autotune_planner.cache.files import read_cache_file
 from autotune_planner.cache.merge import metadata_differences
 from autotune_planner.cache.v1 import Entry
+from autotune_planner.json_text import parse_json
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def diff_ranks(expected: Sequence[Path], places: Sequence[Place]) -> RankReport:
 
 def _canonical(path: Path) -> str:
     """What the server takes the digest of: SGLang 0.5.23, ``flashinfer_autotune.py:_autotune_cache_digest``."""
-    return json.dumps(json.loads(path.read_bytes()), sort_keys=True)
+    return json.dumps(parse_json(read_cache_file(path)), sort_keys=True)
 
 
 def _with_rest(difference: Difference) -> Difference:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,9 +13,13 @@ from autotune_planner.cache.coverage import is_dropped
 from autotune_planner.cache.metadata import StampMatch
 from autotune_planner.cache.rank_files import FileContent
 from autotune_planner.cache.rank_groups import TpGroup, names_of
+from autotune_planner.cache.tactics import Doubt
 from autotune_planner.errors import CacheFileError
 
 Level = Literal["problem", "note"]
+
+ALTERED = ("edited-file", "damaged-tactic")
+"""Codes of problems for which the server loads and uses a file all the same."""
 
 _SIMULATED = "simulated"
 _NOT_PLANNED = "op-not-planned"
@@ -22,7 +27,7 @@ _NOT_PLANNED = "op-not-planned"
 
 @dataclass(frozen=True)
 class Finding:
-    """One result. A ``problem`` is why the server will not use the cache, or not for every size."""
+    """One result. A ``problem`` is why the server will not use the cache, not for every size, or not as published."""
 
     level: Level
     code: str
@@ -132,6 +137,9 @@ def _where(group: TpGroup) -> str:
 
 def _damage(question: Question, report: FileReport, names: str) -> Finding:
     problem = report.file.problem
+    if report.file.remedy is not None:
+        message = f"{names}: the file {problem}; a server that cannot read it either fails at start"
+        return Finding("problem", "unreadable-file", message, f"{report.file.remedy}; then check again")
     if report.fate == "deleted":
         return Finding("problem", "damaged-file", f"{names}: the file {problem}", question.run_command)
     return Finding(
@@ -192,13 +200,17 @@ def _content_findings(question: Question, member: FileReport, content: FileConte
         yield Finding(
             "problem",
             "edited-file",
-            f"{names}: the content does not fit its _generation: it was changed after FlashInfer saved it",
+            f"{names}: the content does not fit its _generation: it was changed after it was saved, which "
+            "FlashInfer does not look at",
             f"take an unchanged copy, or tune again: {question.run_command} --fresh",
         )
     dropped = sum(map(is_dropped, content.file.entries))
     if dropped:
         yield Finding("note", "cudnn-indices", f"{names}: {dropped} cuDNN entries of an old form, which are not loaded")
     asked = {key.key for demand in question.demands for key in demand.keys.values()}
+    doubts = [doubt for doubt in content.doubts if not asked or doubt.entry.text in asked]
+    if doubts:
+        yield _damaged_tactics(question, doubts, names)
     others = [entry for entry in content.file.entries if entry.text not in asked]
     old = malformed = 0
     for entry in others:
@@ -217,6 +229,19 @@ def _content_findings(question: Question, member: FileReport, content: FileConte
     unasked = len(others) - old - malformed
     if unasked and asked:
         yield Finding("note", "unasked-entries", f"{names}: {unasked} entries that this deployment does not ask for")
+
+
+def _damaged_tactics(question: Question, doubts: Sequence[Doubt], names: str) -> Finding:
+    first, *more = doubts
+    key = first.entry.key
+    others = f" (and {len(more)} more entries)" if more else ""
+    return Finding(
+        "problem",
+        "damaged-tactic",
+        f"{names}: tactic {json.dumps(first.entry.tactic)} of {key.custom_op} at bucket {key.bucket} {first.reason}"
+        f"{others}; FlashInfer does not look at it and hands it to the runner",
+        question.run_command,
+    )
 
 
 def _coverage_findings(report: CheckReport) -> Iterator[Finding]:

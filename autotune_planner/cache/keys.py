@@ -8,15 +8,16 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from autotune_planner.errors import CacheFileError
+from autotune_planner.values import lazy
 
 Profile = tuple[tuple[int, ...], ...]
 
 _ESCAPE = r"\\(?:[\\'nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
-_STRING = rf"'(?:[^'\\]|{_ESCAPE})*'|\"(?:[^\"\\]|{_ESCAPE})*\""
+_STRING = rf"'[^'\\]*(?:{_ESCAPE}[^'\\]*)*'|\"[^\"\\]*(?:{_ESCAPE}[^\"\\]*)*\""
 _SHAPE = r"\([-0-9, ]*\)"
 _KEY = re.compile(
     rf"\(({_STRING}), ({_STRING}), (\((?:{_SHAPE},|{_SHAPE}(?:, {_SHAPE})+)?\))(?:, (\(.*\)))?\)", re.DOTALL
@@ -61,7 +62,7 @@ class CacheKey:
         """Which dimension of the first input counts tokens: the rows, behind the batch of a batched GEMM."""
         return 1 if self.custom_op.endswith("gemm") and len(self.profile[0]) == 3 else 0
 
-    @cached_property
+    @lazy
     def bucket(self) -> int:
         """The tokens M of the first input; 0 if it has no dimension."""
         return self.profile[0][self.token_dim] if self.profile and self.profile[0] else 0
@@ -79,7 +80,7 @@ def parse_key(text: str) -> CacheKey:
         raise CacheFileError(
             f"not a key that FlashInfer writes: {text[:160]}",
             code="cache-key",
-            hint="delete the entry, or tune again: autotune-plan run",
+            hint="delete the entry, or tune again: autotune-plan run FILE",
         ) from None
 
 

@@ -23,9 +23,10 @@ class Merged:
 def merge(contents: Mapping[str, Content]) -> Merged:
     """Union of caches of one environment and one form of keys, given by the names that errors are to show.
 
-    There is one entry for each (op, profile, extras), under one runner. Of several the measured fastest stands, if all
-    were measured. ``CacheFileError`` otherwise, with a table of the conflicts; also if two stamps differ, naming the
-    fields, or keys of three elements meet keys of four. ``ValueError`` for nothing at all.
+    There is one entry for each key, and the runners of an (op, profile) are those that every cache has for it. Of
+    results that contradict each other the measured fastest stands, if all were measured. ``CacheFileError`` otherwise,
+    with a table of the conflicts; also if two stamps differ, naming the fields, or keys of three elements meet keys of
+    four. ``ValueError`` for nothing at all.
     """
     if not contents:
         raise ValueError("nothing to merge")
@@ -44,12 +45,12 @@ def merge(contents: Mapping[str, Content]) -> Merged:
 
 
 def merged(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Entries by key text, one per (custom op, profile, extras).
+    """Entries by key text as they are published for servers, one per (custom op, profile, extras).
 
     ``CacheFileError`` for one key with two values, and for one profile tuned under two runners: FlashInfer serves
     whichever runner its op lists first, so the other entry would be dead weight or a shadow.
     """
-    return union(Contender(None, entry, None) for entry in entries)[0]
+    return union((Contender(None, entry, None) for entry in entries), one_runner=True)[0]
 
 
 def metadata_differences(
@@ -93,5 +94,5 @@ def _demand_one_form(contents: Mapping[str, Content]) -> None:
             f"{old} has keys of before FlashInfer 0.6.13, without extras, and {new} has keys with them: {key[:160]}",
             code="formats-mixed",
             where=old,
-            hint="tune again with the server's FlashInfer: autotune-plan run",
+            hint="tune again with the server's FlashInfer: autotune-plan run FILE",
         )

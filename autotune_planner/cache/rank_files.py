@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from autotune_planner.cache import sglang_layout
-from autotune_planner.cache.v1 import V1File, read_v1
+from autotune_planner.cache.files import read_regular, readable_hint
+from autotune_planner.cache.tactics import Doubt, doubts_of
+from autotune_planner.cache.timings import read_candidates
+from autotune_planner.cache.v1 import V1File, parse_v1
 from autotune_planner.engines.resolved import CachePlace, Rank
-from autotune_planner.errors import CacheFileError, UsageError
+from autotune_planner.errors import CacheFileError
+from autotune_planner.json_text import parse_json
 
 _NAMES = ("_metadata", "_records", "_generation")
 _NEIGHBOURS = 5
@@ -22,18 +26,20 @@ class FileContent:
     """A file that FlashInfer can read. ``intact`` compares its ``_generation`` with the rest; None without one.
 
     ``notes`` are names such as ``_last_updated_by``, of older writers, that FlashInfer 0.7.2 takes for entries: it
-    raises for them, but only if the stamp lets it come so far.
+    raises for them, but only if the stamp lets it come so far. ``doubts`` are entries whose tactic no tuner chose.
     """
 
     file: V1File
     intact: bool | None
     notes: tuple[str, ...]
+    doubts: tuple[Doubt, ...] = ()
 
 
 @dataclass(frozen=True)
 class RankFile:
     """What is at one rank's path: ``content``, or ``problem`` where it cannot be loaded, or neither where it is absent.
 
+    ``remedy`` is what to do about a file that could not be read here, which says nothing of what it holds.
     ``digest`` tells whether the server takes two ranks' files for the same: the SHA-256 of the JSON content, empty
     where there is no JSON object. Source: SGLang 0.5.23, ``flashinfer_autotune._autotune_cache_digest``, which adds
     each rank's environment.
@@ -44,6 +50,7 @@ class RankFile:
     digest: str = ""
     content: FileContent | None = None
     problem: str | None = None
+    remedy: str | None = None
 
     @property
     def absent(self) -> bool:
@@ -57,12 +64,13 @@ def read_rank_files(place: CachePlace) -> tuple[RankFile, ...]:
     for rank in place.ranks:
         path = sglang_layout.rank_file(place, rank)
         try:
-            raw = path.read_bytes() if path.exists() else None
-        except OSError as error:
-            found.append(RankFile(rank, path, problem=f"cannot be read: {error.strerror or error}"))
-            continue
-        if raw is None:
+            raw = read_regular(path)
+        except (FileNotFoundError, NotADirectoryError):
             found.append(RankFile(rank, path))
+            continue
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror or error}"
+            found.append(RankFile(rank, path, problem=problem, remedy=readable_hint(path, error)))
             continue
         same = read.get(raw) or _read(rank, path, raw)
         read[raw] = same
@@ -81,21 +89,20 @@ def _read(rank: Rank, path: Path, raw: bytes) -> RankFile:
     content = _json_object(raw)
     digest = "" if content is None else _sha256(json.dumps(content, sort_keys=True))
     try:
-        file = read_v1(path)
-    except (CacheFileError, UsageError) as error:
+        file = parse_v1(raw, path)
+    except CacheFileError as error:
         return RankFile(rank, path, digest, problem=error.message.removeprefix("the cache file "))
-    if content is None:
-        return RankFile(rank, path, problem="is not JSON of a sane depth")
+    assert content is not None  # or it would not have been read
     notes = tuple(name for name, value in content.items() if name.startswith("_") and not _is_taken(name, value))
-    return RankFile(rank, path, digest, FileContent(file, _is_intact(content), notes))
+    doubts = doubts_of(file.entries, read_candidates(path.parent, file.metadata))
+    return RankFile(rank, path, digest, FileContent(file, _is_intact(content), notes, doubts))
 
 
 def _json_object(raw: bytes) -> dict[str, Any] | None:
     """What the server takes a file for when it compares ranks; None counts as no file."""
     try:
-        content = json.loads(raw.decode("utf-8"))
-        json.dumps(content)  # as deep as it may be
-    except (ValueError, RecursionError):
+        content = parse_json(raw)
+    except ValueError:
         return None
     return content if isinstance(content, dict) else None
 

@@ -11,12 +11,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from autotune_planner.cache.files import read_cache_file
 from autotune_planner.cache.keys import CacheKey, parse_key
-from autotune_planner.errors import CacheFileError, UsageError
+from autotune_planner.errors import CacheFileError
+from autotune_planner.json_text import parse_json
+from autotune_planner.values import lazy
 
 _METADATA, _RECORDS, _GENERATION = "_metadata", "_records", "_generation"
 
@@ -30,7 +32,7 @@ class Entry:
     tactic: Any
     policy: tuple[Any, ...] | None
 
-    @cached_property
+    @lazy
     def key(self) -> CacheKey:
         """The parsed key. ``CacheFileError`` if the text is no key."""
         return parse_key(self.text)
@@ -56,15 +58,7 @@ class V1File:
 
 def read_v1(path: Path) -> V1File:
     """Read a v1 file. ``UsageError`` where there is no file, ``CacheFileError`` where FlashInfer could not read it."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist", code="no-such-file", where=str(path)) from None
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a directory", code="is-a-directory", where=str(path)) from None
-    except OSError as error:
-        raise _damaged(path, f"cannot be read: {error}") from None
-    return parse_v1(content, path)
+    return parse_v1(read_cache_file(path), path)
 
 
 def parse_v1(data: bytes, path: Path) -> V1File:
@@ -76,13 +70,11 @@ def parse_v1(data: bytes, path: Path) -> V1File:
     if not text.strip():
         raise _damaged(path, "is empty")
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except json.JSONDecodeError as error:
         raise _damaged(path, f"is not JSON: {error.msg}", f"{error.lineno}:{error.colno}") from None
-    except ValueError as error:  # an integer of more digits than Python reads
+    except ValueError as error:  # nested too deeply, or an integer of more digits than Python reads
         raise _damaged(path, f"is not JSON: {error}") from None
-    except RecursionError:
-        raise _damaged(path, "is not JSON of a sane depth") from None
     if not isinstance(content, dict):
         raise _damaged(path, f"holds {_json_type(content)}, not an object of cache entries")
     metadata, records, generation = (content.pop(name, None) for name in (_METADATA, _RECORDS, _GENERATION))
@@ -124,7 +116,7 @@ def _damaged(path: Path | None, what: str, position: str | None = None) -> Cache
         f"the cache file {what}",
         code="cache-file",
         where=f"{where}:{position}" if position else where,
-        hint="delete it and tune again: autotune-plan run",
+        hint="delete it and tune again: autotune-plan run FILE",
     )
 
 

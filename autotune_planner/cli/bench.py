@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune_planner.cli.options import AssumeRules, Device, directory
+from autotune_planner.cli.options import AssumeRules, Device, directory, run_command
 from autotune_planner.errors import UsageError
 
 
@@ -38,6 +37,7 @@ def bench(
     from autotune_planner import pipeline
     from autotune_planner.benching import bench_cache
     from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.bench_document import bench_document
     from autotune_planner.report.bench_view import bench_view
     from autotune_planner.report.console import data_console, talk_console
@@ -55,10 +55,11 @@ def bench(
         against=against,
         sizes=wanted,
         device=device.kind,
+        run_command=run_command(file, place, assume_rules),
         said=lambda text: talk_console().print(text, markup=False),
     )
     if json:
-        print(jsonlib.dumps(bench_document(result), indent=2))
+        print(json_text(bench_document(result)))
     else:
         data_console().print(bench_view(result))
 

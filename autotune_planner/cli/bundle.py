@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune_planner.cli.options import AssumeRules
+from autotune_planner.cli.options import AssumeRules, directory, run_command
 
 
 def bundle(
@@ -30,14 +29,22 @@ def bundle(
     from autotune_planner.cache.archive import form_of
     from autotune_planner.cache.bundle import write_bundle
     from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.bundle_view import bundle_view
-    from autotune_planner.report.console import data_console
-    from autotune_planner.shipping import make_bundle
+    from autotune_planner.report.console import data_console, talk_console
+    from autotune_planner.shipping import is_simulated, make_bundle
 
     form_of(out)
-    made = make_bundle(planning.plan(load_deployment(file), os.environ, assume_rules), file, cache_dir)
+    place = directory(cache_dir)
+    plan = planning.plan(load_deployment(file), os.environ, assume_rules)
+    made = make_bundle(plan, file, place, run_command(file, place, assume_rules))
     write_bundle(made, out)
+    if is_simulated(made):
+        talk_console().print(
+            "[yellow]warning:[/] a simulated run made these files: no server loads them, and install refuses them "
+            "without --force"
+        )
     if json:
-        print(jsonlib.dumps({**made.manifest(), "written": str(out)}, indent=2))
+        print(json_text({**made.manifest(), "written": str(out)}))
     else:
         data_console().print(bundle_view(made, out), soft_wrap=True)

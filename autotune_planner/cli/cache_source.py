@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from autotune_planner.cache.contents import Content, Place, content_at, grouped, places_at, read_content
+from autotune_planner.cache.files import is_there
+from autotune_planner.cli.options import run_command
 from autotune_planner.engines.resolved import Resolved
-from autotune_planner.errors import UsageError
+from autotune_planner.errors import CacheFileError, UsageError
 
 _DEPLOYMENT_SUFFIXES = (".yaml", ".yml")
 
 
 def is_deployment(path: Path) -> bool:
-    return path.suffix in _DEPLOYMENT_SUFFIXES and not path.is_dir()
+    return path.suffix in _DEPLOYMENT_SUFFIXES and not os.path.isdir(path)
 
 
 def rank_files(file: Path, cache_dir: str | None) -> tuple[Resolved, list[Path]]:
@@ -33,19 +36,23 @@ def rank_files(file: Path, cache_dir: str | None) -> tuple[Resolved, list[Path]]
 
 
 def places_of(path: Path, cache_dir: str | None = None) -> list[Place]:
-    """Contents at a path, or of the rank files of a deployment file. ``UsageError`` where there are none."""
+    """Contents at a path, or of the rank files of a deployment file.
+
+    Where there are none: ``UsageError`` at a path that was typed, ``CacheFileError`` for a server whose cache is not
+    there.
+    """
     if not is_deployment(path):
         return places_at(path)
     resolved, files = rank_files(path, cache_dir)
-    present = [file for file in files if file.is_file()]
+    present = [file for file in files if is_there(file)]
     if present:
         return grouped(present)
     why = resolved.no_autotune_reason
-    raise UsageError(
+    raise CacheFileError(
         f"the server reads no cache: {why}" if why else "no rank of the server has a cache file yet",
         code="no-such-file",
         where=str(files[0].parent),
-        hint=None if why else f"autotune-plan run {path}",
+        hint=shlex.join(["autotune-plan", "compute", str(path)]) if why else run_command(path, cache_dir),
     )
 
 
@@ -59,7 +66,9 @@ def content_of(path: Path, cache_dir: str | None = None) -> Content:
             "the rank files of the deployment differ",
             code="ranks-differ",
             where=str(places[0].files[0].parent),
-            hint=f"autotune-plan diff --ranks {path}",
+            hint=shlex.join(
+                ["autotune-plan", "diff", "--ranks", str(path), *(["--cache-dir", cache_dir] if cache_dir else [])]
+            ),
         )
     return read_content(places[0])
 

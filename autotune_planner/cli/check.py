@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune_planner.cli.options import AssumeRules, directory
+from autotune_planner.cli.options import AssumeRules, directory, run_command
 from autotune_planner.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ def check(
 ) -> None:
     """Say of every rank's cache file what the server will make of it, and which sizes it serves. Exit code 0 or 5."""
     # Imported here, since every command imports this module.
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.check_document import check_document
     from autotune_planner.report.check_view import check_view
     from autotune_planner.report.console import data_console
@@ -43,7 +42,7 @@ def check(
         )
     _, checked = checked_cache(file, cache_dir, env, assume_rules)
     if json:
-        print(jsonlib.dumps(check_document(checked), indent=2))
+        print(json_text(check_document(checked)))
     else:
         data_console().print(check_view(checked))
     if not checked.used:
@@ -62,12 +61,11 @@ def checked_cache(
     place, stamp = directory(cache_dir), None if env is None else read_stamp(env)
     plan = pipeline.plan(load_deployment(file), os.environ, assume_rules)
     pipeline.require_startable(plan)
-    options = ["--cache-dir", place] if place else []
     checked = check_cache(
         plan,
         cache_dir=place,
         stamp=stamp,
         environment_name="this machine" if env is None else str(env),
-        run_command=shlex.join(["autotune-plan", "run", str(file), *options]),
+        run_command=run_command(file, place, assume_rules),
     )
     return plan, checked

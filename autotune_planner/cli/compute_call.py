@@ -6,7 +6,6 @@ again to convert a first value, so that a plain call of ``compute`` is read here
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -93,9 +92,10 @@ def carry_out(call: ComputeCall) -> None:
         require_startable(plan)
         keys = exact_keys(plan)
     if call.json:
+        from autotune_planner.json_text import json_text
         from autotune_planner.report.plan_document import plan_document
 
-        print(json.dumps(plan_document(plan, place, keys=keys, explain=call.explain), indent=2))
+        print(json_text(plan_document(plan, place, keys=keys, explain=call.explain)))
         return
     from autotune_planner.report.console import data_console, talk_console
     from autotune_planner.report.plan_view import plan_view, print_notices

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune_planner.cli.options import directory
 from autotune_planner.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -32,23 +32,25 @@ def diff(
     """
     from autotune_planner.cache.diff import diff as compare
     from autotune_planner.cli.cache_source import content_of
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.console import data_console
     from autotune_planner.report.diff_view import diff_document, diff_view, rank_document, rank_view
 
+    place = directory(cache_dir)
     if ranks is not None:
         if a is not None:
             raise UsageError(
                 "--ranks takes the place of A and B", code="usage", hint=f"autotune-plan diff --ranks {ranks}"
             )
-        report = _rank_report(ranks, cache_dir)
+        report = _rank_report(ranks, place)
         document, view, differs = rank_document(report), rank_view(report), report.failed
     elif a is not None and b is not None:
-        difference = compare(content_of(a, cache_dir), content_of(b, cache_dir))
+        difference = compare(content_of(a, place), content_of(b, place))
         document, view, differs = diff_document(difference), diff_view(a, b, difference), not difference.empty
     else:
         raise UsageError("diff takes two caches", code="usage", hint="autotune-plan diff A B")
     if json:
-        print(jsonlib.dumps(document, indent=2))
+        print(json_text(document))
     else:
         data_console().print(view, soft_wrap=True)
     if differs:

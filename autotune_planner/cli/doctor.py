@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +25,7 @@ def doctor(
     # Imported here, since every command imports this module.
     from autotune_planner import planning
     from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.json_text import json_text
     from autotune_planner.plan.modules import modules_of
     from autotune_planner.report.console import data_console
     from autotune_planner.report.doctor_view import doctor_document, doctor_view
@@ -38,7 +38,7 @@ def doctor(
     machine = probe_machine([module.name for module in modules_of(plan)])
     found = items(machine, plan)
     if json:
-        print(jsonlib.dumps(doctor_document(machine, found), indent=2))
+        print(json_text(doctor_document(machine, found)))
     else:
         data_console().print(doctor_view(found))
     if any(item.status == "missing" for item in found):

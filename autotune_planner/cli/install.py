@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune_planner.cli.options import AssumeRules
+from autotune_planner.cli.options import AssumeRules, directory, run_command
 from autotune_planner.errors import CacheFileError, UsageError
 
 if TYPE_CHECKING:
@@ -42,32 +41,35 @@ def install(
     from autotune_planner import planning
     from autotune_planner.cache.bundle import read_bundle
     from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.bundle_view import install_document, install_view
     from autotune_planner.report.console import data_console
     from autotune_planner.shipping import directory_of, judge
     from autotune_planner.shipping import install as write
     from autotune_planner.tuning.environment import probe_machine
 
+    place = directory(cache_dir)
     if print_k8s:
         print(_kubernetes(bundle, deployment, image), end="")
         return
     plan = planning.plan(load_deployment(deployment), os.environ, assume_rules) if deployment else None
     found = read_bundle(bundle)
-    directory = directory_of(found, plan, _cache_dir(cache_dir, plan))
-    verdict = judge(found, directory, plan, probe_machine().metadata)
+    target = directory_of(found, plan, _cache_dir(place, plan))
+    verdict = judge(found, target, plan, probe_machine().metadata)
     if verdict.problems and not force:
         listed = "\n".join(f"  {problem}" for problem in verdict.problems)
         raise CacheFileError(
             f"the server would not load this bundle:\n{listed}",
             code="bundle-refused",
             where=str(bundle),
-            hint="tune where the server runs: autotune-plan run; or install it all the same: --force",
+            hint=f"tune where the server runs: {run_command(deployment or Path('FILE'), None)}; or install it all the "
+            "same: --force",
         )
-    paths = write(found, directory)
+    paths = write(found, target)
     if json:
-        print(jsonlib.dumps(install_document(directory, paths, verdict), indent=2))
+        print(json_text(install_document(target, paths, verdict)))
     else:
-        data_console().print(install_view(directory, found, verdict), soft_wrap=True)
+        data_console().print(install_view(target, found, verdict), soft_wrap=True)
 
 
 def _cache_dir(given: str | None, plan: Plan | None) -> str:

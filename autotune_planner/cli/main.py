@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
-import json
+import gc
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from autotune_planner.errors import ExitCode, InterruptedRunError, NotPossibleHe
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
     given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    atexit.register(gc.freeze)  # the process ends: nothing needs to be collected once more
     if sys.stdout is None:  # closed by the caller: nothing to say it to
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if sys.stderr is None:
@@ -98,10 +100,11 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _report(error: PlannerError, arguments: list[str]) -> int:
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.error_view import error_document, error_view
 
     if "--json" in _split(arguments)[0]:
-        print(json.dumps(error_document(error), indent=2))
+        print(json_text(error_document(error)))
     else:
         from autotune_planner.report.console import talk_console
 

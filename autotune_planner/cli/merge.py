@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,18 +29,31 @@ def merge(
     """
     from autotune_planner.cache.merge import merge as merge_contents
     from autotune_planner.cli.cache_source import content_of
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.console import data_console
     from autotune_planner.report.merge_view import merge_document, merge_view
 
+    _require_a_form(out)
     for cache in caches:
         if out.resolve() == cache.resolve():
             raise UsageError(f"{out} is an input too", code="usage", where="-o", hint="give the result another name")
     merged = merge_contents({str(cache): content_of(cache) for cache in caches})
     written = _write(out, merged.file)
     if json:
-        print(jsonlib.dumps(merge_document(written, merged), indent=2))
+        print(json_text(merge_document(written, merged)))
     else:
         data_console().print(merge_view(written, merged), soft_wrap=True)
+
+
+def _require_a_form(out: Path) -> None:
+    """``UsageError`` for the name of some other file: a v2 store would become a directory of that name."""
+    if re.fullmatch(r"\.[A-Za-z]\w*", out.suffix) and out.suffix != ".json" and not os.path.isdir(out):
+        raise UsageError(
+            f"{out} is neither NAME.json, a v1 file, nor a directory, the root of a v2 store",
+            code="usage",
+            where="-o",
+            hint=f"-o {out.with_suffix('.json')}, or -o {out.with_suffix('')}",
+        )
 
 
 def _write(out: Path, file: V1File) -> Path:

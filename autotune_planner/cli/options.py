@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +30,15 @@ AssumeRules = Annotated[
     str | None,
     typer.Option("--assume-rules", help="Rules of this release for a server that has none here.", metavar="VERSION"),
 ]
+
+
+def run_command(file: Path, cache_dir: str | None, assume_rules: str | None = None, *options: str) -> str:
+    """What tunes the cache that a command was given: its file, and what of its options goes for ``run`` too."""
+    if cache_dir:
+        options = ("--cache-dir", cache_dir, *options)
+    if assume_rules:
+        options = (*options, "--assume-rules", assume_rules)
+    return shlex.join(["autotune-plan", "run", str(file), *options])
 
 
 def directory(cache_dir: str | None) -> str | None:

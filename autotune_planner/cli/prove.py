@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune_planner.cli.options import AssumeRules, Device, directory
+from autotune_planner.cli.options import AssumeRules, Device, directory, run_command
 from autotune_planner.errors import ExitCode, UsageError
 
 
@@ -31,6 +29,7 @@ def prove(
     # Imported here, since every command imports this module.
     from autotune_planner import pipeline
     from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.json_text import json_text
     from autotune_planner.proving import prove_cache
     from autotune_planner.report.console import data_console, talk_console
     from autotune_planner.report.prove_document import prove_document
@@ -43,18 +42,16 @@ def prove(
     place = directory(cache_dir)
     plan = pipeline.plan(load_deployment(file), os.environ, assume_rules)
     pipeline.require_startable(plan)
-    options = ["--cache-dir", place] if place else []
-    if device is Device.SIMULATED:
-        options += ["--device", "simulated"]
+    options = ("--device", "simulated") if device is Device.SIMULATED else ()
     proof = prove_cache(
         plan,
         cache_dir=place,
         device=device.kind,
-        run_command=shlex.join(["autotune-plan", "run", str(file), *options]),
+        run_command=run_command(file, place, assume_rules, *options),
         said=lambda text: talk_console().print(text, markup=False),
     )
     if json:
-        print(jsonlib.dumps(prove_document(proof), indent=2))
+        print(json_text(prove_document(proof)))
     else:
         data_console().print(prove_view(proof))
     if not proof.proved:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -43,6 +42,7 @@ def report(
     The exit code is 0 whatever the checks say; autotune-plan check is for scripts.
     """
     # Imported here, since every command imports this module.
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.check_view import verdict
     from autotune_planner.report.console import talk_console
     from autotune_planner.report.report_document import report_document
@@ -68,7 +68,7 @@ def report(
             _write(out, text)
             talk_console().print(f"Wrote {out}", markup=False)
     if json:
-        print(jsonlib.dumps(report_document(made), indent=2))
+        print(json_text(report_document(made)))
     talk_console().print(verdict(checked))
 
 

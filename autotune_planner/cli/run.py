@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json as jsonlib
 import os
 import re
 import sys
@@ -108,6 +107,7 @@ def run(
     # Imported here, since every command imports this module and only this one tunes.
     from autotune_planner import pipeline
     from autotune_planner.deployment.load import load_deployment
+    from autotune_planner.json_text import json_text
     from autotune_planner.report.console import data_console, talk_console
     from autotune_planner.report.events import events_observer
     from autotune_planner.report.plan_view import nothing_to_tune_reason, print_notices
@@ -134,7 +134,7 @@ def run(
     if not plan.units:
         pipeline.require_tunable_architecture(plan)
         reason = nothing_to_tune_reason(plan)
-        print(jsonlib.dumps(nothing_document(reason), indent=2) if json else f"Nothing to tune: {reason}")
+        print(json_text(nothing_document(reason)) if json else f"Nothing to tune: {reason}")
         return
     version = pipeline.flashinfer_version(plan, flashinfer_version)
     target = pipeline.target_of(plan, cache_dir=place, flashinfer_version=version)
@@ -154,7 +154,7 @@ def run(
             plan, device=kind, devices=devices, target=target, observer=observer, options=options, formats=wanted
         )
     if json:
-        print(jsonlib.dumps(run_document(plan, outcome, device=kind), indent=2))
+        print(json_text(run_document(plan, outcome, device=kind)))
     else:
         data_console().print(run_view(plan, outcome, device=kind))
     if outcome.tuned.failures or outcome.tuned.quarantined:

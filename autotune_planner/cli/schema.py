@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from typing import Annotated
 
 import typer
@@ -17,5 +16,6 @@ def schema(
     # yaml-language-server: $schema=deployment.schema.json
     """
     from autotune_planner.deployment.json_schema import deployment_schema
+    from autotune_planner.json_text import json_text
 
-    print(jsonlib.dumps(deployment_schema(), indent=2))
+    print(json_text(deployment_schema()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune_planner.cli.options import directory
 from autotune_planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def show(
 
     if json and csv:
         raise UsageError("--json and --csv are two forms of one output", code="usage", hint="give one of the two")
-    places = _of_rank(places_of(path, cache_dir), rank)
+    places = _of_rank(places_of(path, directory(cache_dir)), rank)
     if json and len(places) > 1:
         raise UsageError(
             f"{path} holds {len(places)} different caches, and --json shows one",
@@ -53,6 +55,7 @@ def show(
             f"[yellow]warning:[/] {len(places)} different contents: "
             "a tensor-parallel server deletes all of them at start"
         )
+    _note_unreadable_journals(places)
     with no_garbage_collection():
         contents = (_selected(read_content(place), op, bucket) for place in places)
         _print(contents, json=json, csv=csv)
@@ -72,25 +75,42 @@ def _of_rank(places: Sequence[Place], rank: str | None) -> list[Place]:
         if (files := tuple(file for file in place.files if wanted.items() <= rank_of(file.name).items()))
     ]
     if not chosen:
-        names = " ".join(file.name for place in places for file in place.files)
-        raise UsageError(f"no file of rank {rank} among {names}", code="no-such-rank", where="--rank")
+        names = [file.name for place in places for file in place.files]
+        ranks = [name.removesuffix(".json").removeprefix("rank_") for name in names if rank_of(name)]
+        raise UsageError(
+            f"no file of rank {rank} among {' '.join(names)}",
+            code="no-such-rank",
+            where="--rank",
+            hint=f"--rank {ranks[0]}" if ranks else "leave --rank out: these names hold no rank",
+        )
     return chosen
 
 
+def _note_unreadable_journals(places: Sequence[Place]) -> None:
+    from autotune_planner.cache.timings import JOURNAL, unreadable_journal
+    from autotune_planner.report.console import talk_console
+
+    for folder in dict.fromkeys(place.directory for place in places):
+        error = unreadable_journal(folder)
+        if error is not None:
+            reason = f"{folder / JOURNAL} cannot be read: {error.strerror}"
+            talk_console().print(f"note: without times and gains, since {reason}", markup=False)
+
+
 def _selected(content: Content, op: str | None, buckets: Collection[int] | None) -> Content:
-    if op is None and not buckets:
+    if (op is None and not buckets) or not content.entries:
         return content
-    entries = tuple(
-        entry
-        for entry in content.entries
-        if (op is None or op.lower() in entry.key.custom_op.lower()) and (not buckets or entry.key.bucket in buckets)
-    )
-    if not entries:
-        ops = ", ".join(sorted({entry.key.custom_op for entry in content.entries})) or "none"
-        raise UsageError(
-            "no entry is of this op and bucket", code="no-such-entry", where=str(content.path), hint=f"ops here: {ops}"
-        )
-    return replace(content, entries=entries)
+    of_op = [entry for entry in content.entries if op is None or op.lower() in entry.key.custom_op.lower()]
+    entries = tuple(entry for entry in of_op if not buckets or entry.key.bucket in buckets)
+    if entries:
+        return replace(content, entries=entries)
+    if not of_op:
+        ops = sorted({entry.key.custom_op for entry in content.entries})
+        what, hint = f"no entry is of op {op}", f"--op {ops[0]}; ops here: {', '.join(ops)}"
+    else:
+        there = sorted({entry.key.bucket for entry in of_op})
+        what, hint = "no entry is of this bucket", f"--bucket {there[0]}; buckets here: {' '.join(map(str, there))}"
+    raise UsageError(what, code="no-such-entry", where=str(content.path), hint=hint)
 
 
 def _print(contents: Iterator[Content], *, json: bool, csv: bool) -> None:
@@ -100,16 +120,18 @@ def _print(contents: Iterator[Content], *, json: bool, csv: bool) -> None:
     from autotune_planner.report.heat_map import heat_map
 
     if csv:
-        for line in cache_csv(list(contents)):  # read first: an error comes alone
-            print(line)
+        _write(cache_csv(list(contents)))  # read first: an error comes alone
         return
     console = data_console()
     for content in contents:
         if json:
-            for line in cache_json(content):
-                print(line)
+            _write(cache_json(content))
             continue
         console.print(cache_view(content), soft_wrap=True)
         if console.is_terminal and content.entries:
             console.print()
             console.print(heat_map(content, console.width), soft_wrap=True)
+
+
+def _write(lines: Iterator[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -7,7 +7,6 @@ The flags are read against a release's flag table with the rules of the server's
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from autotune_planner.deployment.flag_table import FlagTable, flag_table
 from autotune_planner.deployment.model import Deployment, Gpu, Model
 from autotune_planner.deployment.suggestions import nearest_first
 from autotune_planner.errors import DeploymentError
+from autotune_planner.json_text import parse_json
 from autotune_planner.values import dataclass
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -249,7 +249,7 @@ class _Parser:
             value = _CONVERSIONS[kind](word)
         except ValueError:
             raise DeploymentError(
-                f"{option} takes {_KINDS[kind]}, not {word!r}",
+                f"{option} takes {_KINDS[kind]}, not {word if len(word) <= 60 else word[:57] + '...'!r}",
                 code="flag-type",
                 where=option,
                 hint=f"{option} {_EXAMPLES[kind]}",
@@ -303,7 +303,7 @@ _CONVERSIONS: Mapping[str, Callable[[str], Any]] = {
     "size": _size,
     "float": float,
     "str": str,
-    "json": json.loads,
+    "json": parse_json,
 }
 _KINDS = {
     "int": "an integer",

@@ -14,6 +14,7 @@ from autotune_planner.deployment.model import TEXT_PARTS, Model, text_part
 from autotune_planner.deployment.suggestions import nearest_first
 from autotune_planner.deployment.text_files import read_text
 from autotune_planner.errors import DeploymentError
+from autotune_planner.json_text import parse_json
 
 CONFIG_FILE = "config.json"
 QUANT_FILE = "hf_quant_config.json"
@@ -177,7 +178,7 @@ def _require_mapping(config: Mapping[str, Any], key: str, shown_key: str, where:
 def _read_json(path: Path, what: str, hint: str) -> dict[str, Any]:
     text = read_text(path, what, hint)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except json.JSONDecodeError as error:
         raise DeploymentError(
             f"{what} is not valid JSON: {error.msg}",
@@ -185,10 +186,9 @@ def _read_json(path: Path, what: str, hint: str) -> dict[str, Any]:
             where=f"{path}:{error.lineno}:{error.colno}",
             hint="download the file again",
         ) from None
-    except (RecursionError, ValueError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    except ValueError as error:
         raise DeploymentError(
-            f"{what} is not valid JSON: {reason}", code="damaged-json", where=str(path), hint="download the file again"
+            f"{what} is not valid JSON: {error}", code="damaged-json", where=str(path), hint="download the file again"
         ) from None
     if not isinstance(content, dict):
         raise DeploymentError(

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from autotune_planner.deployment.fields import shown
 from autotune_planner.deployment.suggestions import nearest
 from autotune_planner.errors import DeploymentError
+from autotune_planner.json_text import parse_json
 
 COLUMNS = ("prompt_len", "cached_len", "count")
 LARGEST_LEN = 2**31 - 1  # servers count tokens in 32-bit integers
@@ -113,8 +114,8 @@ def _json_rows(lines: Iterable[str], where: str) -> Iterator[PromptRow]:
             continue
         at = f"{where}:{number}"
         try:
-            content = json.loads(line)
-        except (RecursionError, ValueError) as error:
+            content = parse_json(line)
+        except ValueError as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
             raise _problem(f"not a line of JSON: {reason}", at, 'write {"prompt_len": 8192}', "damaged-json") from None
         if not isinstance(content, dict):

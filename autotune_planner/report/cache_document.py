@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
-import json
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from autotune_planner.cache.contents import Content
 from autotune_planner.cache.keys import Opaque
-from autotune_planner.cache.v1 import Entry
+from autotune_planner.json_text import json_line, json_text
 from autotune_planner.report.entry_text import gain_of, policy_document, policy_text, printable
 
 SCHEMA = "autotune-plan/cache@1"
@@ -23,33 +21,34 @@ _CSV_HEADER = (
 
 def cache_document(content: Content) -> dict[str, Any]:
     """One content. Times are null where no journal beside it has them; ``misses`` are those of a v2 store."""
-    return {**_head(content), "entries": [_entry_document(content, entry) for entry in content.entries]}
+    return {**_head(content), "entries": list(_entry_documents(content))}
 
 
 def cache_json(content: Content) -> Iterator[str]:
     """The document as lines of JSON, one entry per line: a cache can hold a hundred thousand."""
-    head = json.dumps(_head(content), indent=2)
-    yield f'{head[:-2]},\n  "entries": ['
+    yield f'{json_text(_head(content))[:-2]},\n  "entries": ['
     last = len(content.entries) - 1
-    for index, entry in enumerate(content.entries):
-        yield f"    {json.dumps(_entry_document(content, entry))}{',' if index < last else ''}"
+    for index, document in enumerate(_entry_documents(content)):
+        yield f"    {json_line(document)}{',' if index < last else ''}"
     yield "  ]\n}"
 
 
 def cache_csv(contents: Iterable[Content]) -> Iterator[str]:
     """A header, then a line for every entry. ``gain`` is the fallback's time over the entry's own."""
-    yield _csv_line(_CSV_HEADER)
+    line = csv.writer(_Lines(), lineterminator="").writerow
+    yield line(_CSV_HEADER)
     for content in contents:
+        path = str(content.path)
         for entry in content.entries:
             time, fallback = content.time_us(entry), content.fallback_us(entry)
             gain = gain_of(time, fallback)
-            yield _csv_line(
+            yield line(
                 (
-                    content.path,
+                    path,
                     entry.key.custom_op,
                     entry.key.bucket,
                     printable(entry.runner),
-                    json.dumps(entry.tactic),
+                    json_line(entry.tactic),
                     policy_text(entry.policy),
                     time,
                     fallback,
@@ -71,20 +70,24 @@ def _head(content: Content) -> dict[str, Any]:
     return head
 
 
-def _entry_document(content: Content, entry: Entry) -> dict[str, Any]:
-    key = entry.key
-    return {
-        "key": entry.text,
-        "custom_op": key.custom_op,
-        "runner": entry.runner,
-        "profile": list(map(list, key.profile)),
-        "bucket": key.bucket,
-        "extras": None if key.extras is None else [_plain(extra) for extra in key.extras],
-        "tactic": entry.tactic,
-        "policy": policy_document(entry.policy),
-        "time_us": content.time_us(entry),
-        "fallback_us": content.fallback_us(entry),
-    }
+def _entry_documents(content: Content) -> Iterator[dict[str, Any]]:
+    plain: dict[int, Any] = {}  # by identity: equal extras of a cache are one object, and few
+    for entry in content.entries:
+        key = entry.key
+        if id(key.extras) not in plain:
+            plain[id(key.extras)] = _plain(key.extras)
+        yield {
+            "key": entry.text,
+            "custom_op": key.custom_op,
+            "runner": entry.runner,
+            "profile": list(map(list, key.profile)),
+            "bucket": key.bucket,
+            "extras": plain[id(key.extras)],
+            "tactic": entry.tactic,
+            "policy": policy_document(entry.policy),
+            "time_us": content.time_us(entry),
+            "fallback_us": content.fallback_us(entry),
+        }
 
 
 def _plain(value: Any) -> Any:
@@ -96,7 +99,8 @@ def _plain(value: Any) -> Any:
     return value.text if isinstance(value, Opaque) else value
 
 
-def _csv_line(values: Iterable[Any]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(values)
-    return line.getvalue()
+class _Lines:
+    """A file whose ``write`` gives the line back, and so does ``writerow``."""
+
+    def write(self, line: str) -> str:
+        return line

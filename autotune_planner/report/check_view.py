@@ -174,7 +174,10 @@ def verdict(checked: Checked) -> str:
     if checked.used:
         return "The server will use this cache: nothing to tune at start, and no size falls back"
     count = sum(finding.level == "problem" for finding in checked.findings)
-    return f"The server will not use this cache as it is: {count} problem{'s' if count > 1 else ''}"
+    problems = f"{count} problem{'s' if count > 1 else ''}"
+    if checked.altered:
+        return f"The server loads this cache, but it was edited after it was published: {problems}"
+    return f"The server will not use this cache as it is: {problems}"
 
 
 def rank_names(ranks: Sequence[Rank]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rich.text import Text
@@ -23,7 +24,14 @@ def error_document(error: PlannerError) -> dict[str, Any]:
 
 
 def error_view(error: PlannerError) -> Text:
-    text = Text.assemble(("error: ", "bold red"), f"{error.where}: " if error.where else "", error.message)
+    where = "" if error.where is None or _names(error.message, error.where) else f"{error.where}: "
+    text = Text.assemble(("error: ", "bold red"), where, error.message)
     if error.hint:
         text.append(f"\n  try: {error.hint}", style="cyan")
     return text
+
+
+def _names(message: str, where: str) -> bool:
+    """Whether a message says itself where it is of: a path or a flag anywhere, a word as its first."""
+    anywhere = rf"(?<![\w./-]){re.escape(where)}(?![\w/-])"
+    return message.startswith(f"{where} ") or (not where.isidentifier() and re.search(anywhere, message) is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.json_text import json_line
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning.messages import Event, UnitFinished, UnitResult
 from autotune_planner.tuning.pool import Observer
@@ -46,7 +46,7 @@ def events_observer(path: str | None, then: Observer) -> Iterator[Observer]:
     with file:
 
         def observe(event: Event) -> None:
-            file.write(json.dumps(event_object(event, time.time())) + "\n")
+            file.write(json_line(event_object(event, time.time())) + "\n")
             then(event)
 
         yield observe

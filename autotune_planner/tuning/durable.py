@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.json_text import parse_json
 
 
 @contextlib.contextmanager
@@ -43,10 +43,10 @@ def read_text(path: Path) -> str | None:
 
 
 def parsed(text: str) -> Any:
-    """JSON as a value, None where it is none; nesting that is too deep for Python is none either."""
+    """JSON as a value, None where it is none."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,9 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune_planner.cache.rank_files import neighbours, read_rank_files
+from autotune_planner.cache.v1 import Entry
 from autotune_planner.deployment.gpus import load_gpu
 from autotune_planner.deployment.model import Moe, Parallel
 from tests.cache.checks import H200, checked, content_of, problems, publish, question
+from tests.cache.journals import record, write_journal
 from tests.engines.truth import row
 
 
@@ -83,6 +87,79 @@ def test_one_broken_field(tmp_path: Path, broken: Any, code: str, says: str) -> 
     _, found = checked(asked)
     assert code in problems(found)
     assert says in found[code].message
+
+
+@pytest.mark.parametrize(
+    ("tactic", "says"),
+    [
+        ("a", 'tactic "a" of trtllm::fused_moe::gemm1 at bucket 1 is none of MoERunner, which takes a number'),
+        (None, "tactic null of"),
+        (1.5, "tactic 1.5 of"),
+        ([64, 3], "tactic [64, 3] of"),
+        (-2, "is negative, as only the default is, -1"),
+    ],
+)
+def test_a_tactic_that_no_runner_takes_is_found_without_a_generation(tmp_path: Path, tactic: Any, says: str) -> None:
+    asked = question(tmp_path)
+    broken = with_value(content_of(asked), 1, tactic)
+    del broken["_generation"]
+    publish(asked, broken)
+    report, found = checked(asked)
+    assert problems(found) == ["damaged-tactic"]
+    assert says in found["damaged-tactic"].message
+    assert {member.fate for member in report.files} == {"loads"}  # FlashInfer does not look at it
+
+
+def test_a_tactic_that_was_not_measured_is_found_by_the_journal(tmp_path: Path) -> None:
+    asked = question(tmp_path)
+    content = content_of(asked)
+    key = first_key(content)
+    entry = Entry(key, content[key][0], 3, None)
+    for tactic, codes in ((3, []), (5, []), (4, ["damaged-tactic"])):
+        broken = with_value(content, 1, tactic)
+        del broken["_generation"]
+        (path, *_) = publish(asked, broken)
+        write_journal(path.parent, record(entry, H200, {3: 10.0, 5: 11.0, -1: 25.0}))
+        _, found = checked(asked)
+        assert problems(found) == codes
+    assert "none of the 3 that the run in the journal beside it measured" in found["damaged-tactic"].message
+    write_journal(path.parent, record(entry, {**H200, "gpu": "NVIDIA H100"}, {3: 10.0}))
+    assert problems(checked(asked)[1]) == []  # a journal of another environment has no say
+
+
+def test_a_damaged_tactic_that_nobody_asks_for_does_no_harm(tmp_path: Path) -> None:
+    asked = question(tmp_path)
+    content = content_of(asked)
+    del content["_generation"]
+    publish(asked, {**content, first_key(content).replace("2048", "4096"): ["MoERunner", "a"]})
+    assert problems(checked(asked)[1]) == []
+
+
+def test_a_file_that_cannot_be_read_is_to_be_made_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is said of what it holds, and nothing is to be deleted."""
+    asked = question(tmp_path, parallel=Parallel(tp=1))
+    (path,) = publish(asked, content_of(asked))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("autotune_planner.cache.files.open", refuse, raising=False)
+    _, found = checked(asked)
+    assert problems(found) == ["unreadable-file"]
+    assert "Permission denied" in found["unreadable-file"].message
+    hint = found["unreadable-file"].hint or ""
+    assert f"make it readable: chmod a+r {path}" in hint
+    assert "delete" not in hint
+
+
+def test_a_pipe_in_the_place_of_a_file(tmp_path: Path) -> None:
+    asked = question(tmp_path, parallel=Parallel(tp=1))
+    (path,) = publish(asked, b"")
+    path.unlink()
+    os.mkfifo(path)
+    _, found = checked(asked)
+    assert problems(found) == ["unreadable-file"]
+    assert "not a regular file" in found["unreadable-file"].message
 
 
 def test_a_wildcard_loads_and_is_named(tmp_path: Path) -> None:

@@ -144,6 +144,34 @@ def test_of_two_runners_the_faster_one_stands(tmp_path: Path) -> None:
     assert [item.runner for item in merge({"first": first, "second": second}).file.entries] == ["S"]
 
 
+def test_runners_of_one_profile_in_one_file_stay_side_by_side() -> None:
+    """A server keeps an entry for each runner that ever won: the H200 file has 10 of cuBLAS and 10 of cuDNN."""
+    path = H200 / "mm_bf16_and_bmm_fp8.json"
+    whole = read_v1(path)
+    result = merge({"a": content_at(path), "b": content_at(path)})
+    assert result.resolved == ()
+    assert {item.text: item for item in result.file.entries} == {item.text: item for item in whole.entries}
+    fp8 = [item.runner for item in result.file.entries if item.key.custom_op == "fp8_gemm"]
+    assert (fp8.count("CublasFp8GemmRunner"), fp8.count("CudnnFp8GemmRunner"), len(fp8)) == (10, 10, 20)
+    both = shard(entry(), entry(runner="S"), entry(16))
+    assert len(merge_files({"a": both, "b": shard(entry(128))}).entries) == 4
+
+
+def test_one_runner_for_each_profile_is_published() -> None:
+    whole = read_v1(H200 / "mm_bf16_and_bmm_fp8.json")
+    with pytest.raises(CacheFileError, match="each of 10 profiles"):
+        merged(whole.entries)
+
+
+def test_files_that_hold_other_runners_of_one_profile_contradict_each_other() -> None:
+    both, one, changed = shard(entry(), entry(runner="S")), shard(entry()), shard(entry(), entry(runner="S", tactic=4))
+    for other in (one, changed):
+        with pytest.raises(CacheFileError, match="two results") as caught:
+            merge_files({"a": both, "b": other})
+        assert caught.value.hint is not None
+        assert "autotune-plan run --fresh" not in caught.value.hint
+
+
 def test_a_time_on_one_side_decides_nothing(tmp_path: Path) -> None:
     known = timed(tmp_path / "known", entry(tactic=3), {3: 12.0})
     unknown = timed(tmp_path / "unknown", entry(tactic=4), {5: 10.0})

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune_planner.cache import v2
 from autotune_planner.cache.contents import content_at, places_at, read_content
 from autotune_planner.cache.keys import parse_key
 from autotune_planner.cache.v1 import Entry, read_v1
@@ -131,6 +135,61 @@ def test_an_entry_that_is_not_json_is_a_miss(tmp_path: Path, content: bytes) -> 
     store = read_v2(directory)
     assert store.entries == ()
     assert [miss.path for miss in store.misses] == [file]
+
+
+def test_what_is_no_regular_file_is_a_miss(tmp_path: Path) -> None:
+    """A pipe would be waited for, and a link to a device may never end."""
+    directory, file = demo(tmp_path)
+    os.mkfifo(directory / "entries" / "a.json")
+    (directory / "entries" / "b.json").symlink_to(os.devnull)
+    (directory / "entries" / "c.json").mkdir()
+    (directory / "entries" / "d.json").symlink_to(tmp_path / "nowhere")
+    store = read_v2(directory)
+    assert [entry.text for entry in store.entries] == [DEMO]
+    assert [(miss.path.name, miss.reason) for miss in store.misses] == [
+        (f"{name}.json", "not a regular file") for name in "abcd"
+    ]
+    linked = file.rename(tmp_path / "elsewhere.json")
+    file.symlink_to(linked)
+    assert len(read_v2(directory).entries) == 1
+
+
+def test_a_large_entry_is_read_whole(tmp_path: Path) -> None:
+    """FlashInfer reads whatever is there; its own entries have about a kilobyte."""
+    directory, file = demo(tmp_path)
+    for spaces in (1 << 16, (1 << 16) - len(file.read_bytes()) % (1 << 16), 200_000):
+        file.write_bytes(file.read_bytes() + b" " * spaces)
+        assert [entry.text for entry in read_v2(directory).entries] == [DEMO]
+
+
+def many(root: Path) -> tuple[Path, list[str]]:
+    """A store of 600 entries, and their keys in the order of the file names: of the first 24 digits of a SHA-256."""
+    texts = [DEMO.replace("(64, 64)", f"({m}, 64)") for m in range(1, 601)]
+    directory = write(root, *(Entry(text, "FakeRunner", 3, HOT) for text in texts))
+    return directory, sorted(texts, key=lambda text: hashlib.sha256(text.encode()).hexdigest()[:24])
+
+
+def test_entries_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    directory, texts = many(tmp_path)
+    for name in ("0", "8", "f"):
+        (directory / "entries" / f"{name}.json").write_text("{")
+    store = read_v2(directory)
+    assert [entry.text for entry in store.entries] == texts
+    assert [miss.path.name for miss in store.misses] == ["0.json", "8.json", "f.json"]
+
+
+def test_files_are_read_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files that are not in memory wait for the disk one by one: two batches are read at the same time."""
+    directory, texts = many(tmp_path)
+    together, read, turns = threading.Barrier(2), v2._read_batch, itertools.count()
+
+    def reading(files: Any) -> Any:
+        if next(turns) < 2:
+            together.wait(timeout=30)
+        return read(files)
+
+    monkeypatch.setattr(v2, "_read_batch", reading)
+    assert [entry.text for entry in read_v2(directory).entries] == texts
 
 
 def test_files_that_are_no_entries_are_passed_over(tmp_path: Path) -> None:

@@ -1,13 +1,24 @@
 """The command line in this process: exit code, stdout and stderr of one call."""
 
-from dataclasses import dataclass
+import errno
+import os
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from autotune_planner import checking, planning
+from autotune_planner.cache import files
+from autotune_planner.cache.sglang_layout import cache_directory, rank_file_name
+from autotune_planner.cache.v1 import read_v1
 from autotune_planner.cli.main import main
+from autotune_planner.deployment.load import load_deployment
+from autotune_planner.tuning.keys import PlannedKey
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE = "examples/qwen3-30b-h200-tp1.yaml"
+PUBLISHED = ROOT / "tests" / "data" / "h200" / "published_qwen3-30b-h200-tp1.json"
 
 
 @dataclass(frozen=True)
@@ -53,3 +64,36 @@ def deployment(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """``unreadable(path)``: from now on this user may not read it, also where the tests run as root."""
+    denied = set()
+
+    def opened(path, *arguments, **options):
+        if Path(path) in denied:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open(path, *arguments, **options)
+
+    monkeypatch.setattr(files, "open", opened, raising=False)
+    return denied.add
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """The files that a run on an H200 published, without its journal, on a machine with their environment."""
+    place = planning.plan(load_deployment(ROOT / EXAMPLE), {}).resolved.cache_place
+    directory = Path(cache_directory(replace(place, cache_dir=str(tmp_path / "cache"))))
+    directory.mkdir(parents=True)
+    shutil.copy(PUBLISHED, directory / rank_file_name(place.ranks[0]))
+    file = read_v1(PUBLISHED)
+    keys = {
+        (entry.key.custom_op, entry.key.bucket): PlannedKey(entry.text, entry.policy, True) for entry in file.entries
+    }
+
+    def answer(plan):
+        return dict(file.metadata), {unit: (keys[unit.custom_op, unit.bucket],) for unit in plan.units}
+
+    monkeypatch.setattr(checking, "stamp_and_keys", answer)
+    return tmp_path / "cache"

@@ -87,7 +87,7 @@ def test_a_rank_without_a_file(cli, tuned, tmp_path):
     (target(file, cache_dir).directory / "rank_tp1_pp0_dp0.json").unlink()
     result = cli("bundle", file, "--cache-dir", cache_dir, "-o", tmp_path / "b.tar.gz")
     assert (result.code, "rank_tp1_pp0_dp0.json" in result.err) == (5, True)
-    assert f"autotune-plan run {file}" in result.err
+    assert f"try: autotune-plan run {file} --cache-dir {cache_dir}\n" in result.err
     assert not (tmp_path / "b.tar.gz").exists()
 
 
@@ -157,6 +157,66 @@ def test_a_machine_without_flashinfer_compares_with_the_deployment(cli, bundle, 
     assert json.loads(result.out)["compared"] == []
     result = cli("install", bundle, "--for", deployment(parallel=PARALLEL), "--cache-dir", tmp_path / "new", "--json")
     assert json.loads(result.out)["compared"] == ["flashinfer_version", "gpu"]
+
+
+@pytest.fixture
+def simulated(tuned):
+    """The tuned cache as a simulated run stamps it."""
+    file, cache_dir = tuned
+    place = target(file, cache_dir)
+    for name in place.files:
+        path = place.directory / name
+        content = read_v1(path)
+        path.write_bytes(
+            render_v1({**STAMP, "gpu": "simulated NVIDIA H200"}, {entry.text: entry for entry in content.entries})
+        )
+    return file, cache_dir
+
+
+@pytest.mark.parametrize("stamp", [{**STAMP, "gpu": "unknown"}, STAMP, None], ids=["no GPU", "GPU", "no FlashInfer"])
+def test_what_a_simulated_run_made_is_installed_by_force_only(cli, simulated, machine, tmp_path, stamp):
+    """No server loads it, whatever machine installs it."""
+    file, cache_dir = simulated
+    packed = cli("bundle", file, "--cache-dir", cache_dir, "-o", tmp_path / "b.tar.gz", "--json")
+    assert (packed.code, json.loads(packed.out)["metadata"]["gpu"]) == (0, "simulated NVIDIA H200")
+    assert packed.err.startswith("warning: a simulated run made these files: no server loads them")
+    machine(stamp)
+    for options in ((), ("--for", file)):
+        result = cli("install", tmp_path / "b.tar.gz", "--cache-dir", tmp_path / "new", *options)
+        assert (result.code, result.err.count("  gpu: ")) == (5, 1)
+        assert "--force" in result.err
+    assert not (tmp_path / "new").exists()
+    forced = cli("install", tmp_path / "b.tar.gz", "--cache-dir", tmp_path / "new", "--force", "--json")
+    assert (forced.code, len(json.loads(forced.out)["forced_over"])) == (0, 1)
+
+
+def test_a_bundle_of_a_real_run_has_no_warning(cli, tuned, tmp_path):
+    file, cache_dir = tuned
+    assert cli("bundle", file, "--cache-dir", cache_dir, "-o", tmp_path / "b.tar.gz").err == ""
+
+
+def test_the_second_pipeline_stage_is_judged_too(cli, tuned, machine, deployment, tmp_path):
+    file, cache_dir = deployment(parallel="{pp: 2}"), tmp_path / "stages"
+    place = target(file, cache_dir)
+    place.directory.mkdir(parents=True)
+    shutil.copy(PUBLISHED, place.directory / place.files[0])
+    other = {entry.text: entry for entry in read_v1(PUBLISHED).entries}
+    (place.directory / place.files[1]).write_bytes(render_v1({**STAMP, "gpu": "simulated NVIDIA H200"}, other))
+    assert cli("bundle", file, "--cache-dir", cache_dir, "-o", tmp_path / "b.tar.gz").err.startswith("warning: ")
+    result = cli("install", tmp_path / "b.tar.gz", "--cache-dir", tmp_path / "new")
+    assert (result.code, "the bundle has simulated NVIDIA H200" in result.err) == (5, True)
+
+
+def test_a_file_that_cannot_be_packed(cli, tuned, tmp_path, unreadable):
+    file, cache_dir = tuned
+    place = target(file, cache_dir)
+    for name in (place.files[1], ".autotune-plan/journal.jsonl"):
+        unreadable(place.directory / name)
+        result = cli("bundle", file, "--cache-dir", cache_dir, "-o", tmp_path / "b.tar.gz")
+        assert (result.code, result.out) == (5, "")
+        assert "Permission denied" in result.err
+        assert "try: make it readable" in result.err
+    assert not (tmp_path / "b.tar.gz").exists()
 
 
 @pytest.mark.parametrize(

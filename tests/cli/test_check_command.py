@@ -10,9 +10,10 @@ import pytest
 from autotune_planner import checking, planning
 from autotune_planner.cache.keys import parse_key
 from autotune_planner.cache.sglang_layout import cache_directory, rank_file_name
-from autotune_planner.cache.v1 import read_v1
+from autotune_planner.cache.v1 import Entry, read_v1
 from autotune_planner.deployment.load import load_deployment
 from autotune_planner.tuning.keys import PlannedKey
+from tests.cache.journals import record, write_journal
 from tests.cli.conftest import ROOT
 
 DATA = Path(__file__).parents[1] / "data"
@@ -139,6 +140,49 @@ def test_one_broken_field_exits_5(cli, without_flashinfer, tmp_path, change, cod
     assert result.code == 5
     assert f"[{code}]" in result.out
     assert json.loads(file.read_text()) == change(content, key)
+
+
+def test_an_edited_file_is_said_to_be_loaded(cli, without_flashinfer, tmp_path):
+    """FlashInfer 0.7.2 takes ``_generation`` out of what it reads and compares it with nothing."""
+    (file,) = install(QWEN, tmp_path).iterdir()
+    file.write_text(json.dumps({**json.loads(file.read_text()), "_generation": "0" * 64}))
+    result = cli("check", deployment_file(QWEN), "--cache-dir", tmp_path)
+    assert result.code == 5
+    assert "[edited-file]" in result.out
+    last = result.out.splitlines()[-1]
+    assert last == "The server loads this cache, but it was edited after it was published: 1 problem"
+    document = json.loads(cli("check", deployment_file(QWEN), "--cache-dir", tmp_path, "--json").out)
+    assert (document["used"], document["files"][0]["fate"]) == (False, "loads")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "_metadata": {**H200, "gpu": "NVIDIA H100"}}))
+    result = cli("check", deployment_file(QWEN), "--cache-dir", tmp_path)
+    assert result.out.splitlines()[-1].startswith("The server will not use this cache as it is")
+
+
+def test_a_damaged_tactic_exits_5_without_a_generation(cli, without_flashinfer, tmp_path):
+    (file,) = install(QWEN, tmp_path).iterdir()
+    content = json.loads(file.read_text())
+    del content["_generation"]
+    key = next(key for key in content if "((1, 2048)" in key)
+    file.write_text(json.dumps(changed_value(1, "a")(content, key)))
+    result = cli("check", deployment_file(QWEN), "--cache-dir", tmp_path)
+    assert result.code == 5
+    assert "[damaged-tactic]" in result.out
+    assert f"try: autotune-plan run {deployment_file(QWEN)} --cache-dir {tmp_path}\n" in result.out
+    # One of a sound form, which no run beside it measured: the file had 38 there.
+    file.write_text(json.dumps(changed_value(1, 7)(content, key)))
+    assert cli("check", deployment_file(QWEN), "--cache-dir", tmp_path).code == 0
+    write_journal(file.parent, record(Entry(key, "MoERunner", 38, None), H200, {38: 10.0, 12: 11.0, -1: 20.0}))
+    result = cli("check", deployment_file(QWEN), "--cache-dir", tmp_path)
+    assert (result.code, "[damaged-tactic]" in result.out) == (5, True)
+
+
+def test_a_file_that_cannot_be_read(cli, without_flashinfer, tmp_path, unreadable):
+    (file,) = install(QWEN, tmp_path).iterdir()
+    unreadable(file)
+    result = cli("check", deployment_file(QWEN), "--cache-dir", tmp_path)
+    assert result.code == 5
+    assert f"try: make it readable: chmod a+r {file}" in result.out
+    assert "delete" not in result.out
 
 
 def test_the_document(cli, without_flashinfer, environment, tmp_path):

@@ -160,11 +160,16 @@ def test_exit_codes(cli, here):
 
 
 def test_text(cli, here):
-    here(machine(gpus=(), metadata={**STAMP, "cudnn_version": "unknown"}))
+    here(machine(gpus=(), metadata={**STAMP, "cudnn_version": "unknown", "gpu": "unknown"}))
     result = cli("doctor", QWEN)
     lines = result.out.splitlines()
     assert "missing  GPU" in result.out
-    assert any(line.startswith("note     stamp cudnn_version") for line in lines)
+    (unknown,) = [line for line in lines if "unknown: a file whose writer knew it is ignored here" in line]
+    assert unknown.startswith("note     stamp ")
+    assert "  cudnn_version, cutlass_dsl_version, gpu: unknown: a file" in unknown
+    assert any(line.startswith("ok       stamp cublas_version") for line in lines)
+    items = json.loads(cli("doctor", QWEN, "--json").out)["items"]
+    assert {"stamp cudnn_version", "stamp cutlass_dsl_version", "stamp gpu"} <= {item["topic"] for item in items}
     assert any("try: run inside the server's image" in line for line in lines)
     assert result.err == ""
 

@@ -81,6 +81,33 @@ def test_an_input_is_never_the_output(cli, tmp_path):
     assert (tmp_path / "a.json").read_bytes() == RUN_A.read_bytes()
 
 
+def test_a_servers_file_of_two_runners_merges(cli, tmp_path):
+    fixture = H200 / "mm_bf16_and_bmm_fp8.json"
+    result = cli("merge", "-o", tmp_path / "x.json", fixture)
+    assert (result.code, result.err) == (0, "")
+    assert json.loads((tmp_path / "x.json").read_text()) == json.loads(fixture.read_text())
+
+
+@pytest.mark.parametrize("name", ["m5.txt", "m5.yaml", "m5.jsn", "m5.tar"])
+def test_the_name_of_some_other_file_is_no_store(cli, tmp_path, name):
+    result = cli("merge", "-o", tmp_path / name, RUN_A)
+    assert (result.code, result.out, list(tmp_path.iterdir())) == (2, "", [])
+    assert f"try: -o {tmp_path / 'm5.json'}, or -o {tmp_path / 'm5'}\n" in result.err
+
+
+@pytest.mark.parametrize("name", ["store", "flashinfer-0.7.2", ".cache", "store.d"])
+def test_directories_are_stores(cli, tmp_path, name):
+    if name == "store.d":
+        (tmp_path / name).mkdir()
+    assert cli("merge", "-o", tmp_path / name, RUN_A).code == 0
+    assert cli("diff", tmp_path / name, RUN_A).code == 0
+
+
+def test_a_conflict_says_what_helps(cli, tmp_path):
+    result = cli("merge", "-o", tmp_path / "x.json", RUN_A, RUN_B)
+    assert "try: leave one of them out, or merge the directories that their runs wrote" in result.err
+
+
 def test_a_place_that_cannot_be_written(cli, tmp_path):
     (tmp_path / "file").write_text("")
     result = cli("merge", "-o", tmp_path / "file" / "merged.json", RUN_A)

@@ -1,40 +1,10 @@
 """``report`` from the command line: forms, places, exit codes. What a page shows is tested in ``tests/report``."""
 
 import json
-import shutil
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from autotune_planner import checking, planning
-from autotune_planner.cache.sglang_layout import cache_directory, rank_file_name
-from autotune_planner.cache.v1 import read_v1
-from autotune_planner.deployment.load import load_deployment
-from autotune_planner.tuning.keys import PlannedKey
-from tests.cli.conftest import ROOT
-
-EXAMPLE = "examples/qwen3-30b-h200-tp1.yaml"
-PUBLISHED = Path(__file__).parents[1] / "data" / "h200" / "published_qwen3-30b-h200-tp1.json"
-
-
-@pytest.fixture
-def cache(monkeypatch, tmp_path):
-    """The files that a run on an H200 published, without its journal, on a machine with their environment."""
-    place = planning.plan(load_deployment(ROOT / EXAMPLE), {}).resolved.cache_place
-    directory = Path(cache_directory(replace(place, cache_dir=str(tmp_path / "cache"))))
-    directory.mkdir(parents=True)
-    shutil.copy(PUBLISHED, directory / rank_file_name(place.ranks[0]))
-    file = read_v1(PUBLISHED)
-    keys = {
-        (entry.key.custom_op, entry.key.bucket): PlannedKey(entry.text, entry.policy, True) for entry in file.entries
-    }
-
-    def answer(plan):
-        return dict(file.metadata), {unit: (keys[unit.custom_op, unit.bucket],) for unit in plan.units}
-
-    monkeypatch.setattr(checking, "stamp_and_keys", answer)
-    return tmp_path / "cache"
+from tests.cli.conftest import EXAMPLE
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,30 @@ def test_one_rank_of_several(cli, tmp_path):
 def test_nothing_of_an_op_names_the_ops(cli):
     result = cli("show", DATA / "mm_bf16_and_bmm_fp8.json", "--op", "moe")
     assert result.code == 2
-    assert "bf16_gemm, fp8_gemm" in result.err
+    assert "try: --op bf16_gemm; ops here: bf16_gemm, fp8_gemm" in result.err
     assert cli("show", DATA / "mm_bf16.json", "--json", "--csv").code == 2
+
+
+def test_nothing_of_a_bucket_names_the_buckets_of_the_op(cli):
+    """The H200 file has 10 buckets: powers of two up to 512."""
+    for options in (("--op", "fp8"), ()):
+        result = cli("show", DATA / "mm_bf16_and_bmm_fp8.json", "--bucket", "65", *options)
+        assert (result.code, result.out) == (2, "")
+        assert "try: --bucket 1; buckets here: 1 2 4 8 16 32 64 128 256 512\n" in result.err
+
+
+def test_an_unreadable_journal_is_said(cli, tmp_path, unreadable):
+    path = journaled(tmp_path)
+    assert cli("show", path).err == ""
+    unreadable(tmp_path / ".autotune-plan" / "journal.jsonl")
+    for form in ((), ("--json",), ("--csv",)):
+        result = cli("show", path, *form)
+        assert result.code == 0
+        assert result.err == (
+            f"note: without times and gains, since {tmp_path}/.autotune-plan/journal.jsonl cannot be read: "
+            "Permission denied\n"
+        )
+        assert "20.0" not in result.out
 
 
 def store(tmp_path):
@@ -165,7 +187,7 @@ def test_a_damaged_entry_of_a_store_is_named(cli, tmp_path):
 def test_a_deployment_file_is_the_place_that_its_server_looks_in(cli, deployment, tmp_path):
     file = deployment(parallel="{tp: 2, pp: 2}")
     absent = cli("show", file, "--cache-dir", tmp_path / "cache")
-    assert (absent.code, f"autotune-plan run {file}" in absent.err) == (2, True)
+    assert (absent.code, f"autotune-plan run {file} --cache-dir {tmp_path / 'cache'}" in absent.err) == (5, True)
     directory = Path(absent.err.split("error: ")[1].split(": no rank")[0])
     directory.mkdir(parents=True)
     for tp in (0, 1):

@@ -66,7 +66,7 @@ def published(tmp_path_factory):
 
 def measured(plan, cache_dir, **how):
     options = {"against": None, "sizes": None, "device": "simulated", "said": lambda text: None, **how}
-    return bench_cache(plan, cache_dir=str(cache_dir), **options)
+    return bench_cache(plan, cache_dir=str(cache_dir), run_command="autotune-plan run FILE", **options)
 
 
 @pytest.mark.flashinfer

@@ -5,7 +5,6 @@ Source: ``utils/hf_transformers/config.get_config``, which both the model and it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from autotune_planner.deployment.fields import shown
 from autotune_planner.deployment.model import TEXT_PARTS, Deployment, Model
 from autotune_planner.deployment.models import model_from_config
 from autotune_planner.engines.sglang_0_5_23.rejection import rejected
+from autotune_planner.json_text import parse_json
 
 _FLAG = "--json-model-override-args"
 _ROPE = ("rope_scaling", "rope_parameters")
@@ -40,8 +40,8 @@ def overridden(deployment: Deployment) -> Deployment:
 def _parsed(text: str) -> Mapping[str, Any]:
     example = f"""{_FLAG} '{{"max_position_embeddings": 131072}}'"""
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
+        values = parse_json(text)
+    except ValueError:
         raise rejected(_FLAG, f"is not JSON: {shown(text)}", example, source="model_config.ModelConfig") from None
     if values and not isinstance(values, dict):
         raise rejected(_FLAG, f"is not a JSON object: {shown(text)}", example, source="model_config.ModelConfig")

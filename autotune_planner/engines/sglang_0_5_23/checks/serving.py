@@ -5,11 +5,11 @@ Sources: ``arg_groups/serving_hook.py``, ``arg_groups/validation_hook.py``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from autotune_planner.engines.sglang_0_5_23.checks.subject import Rule, Subject, least, refuse
+from autotune_planner.json_text import parse_json
 
 _VALIDATION = "validation_hook.check_server_args"
 _OBJECT_STORES = ("s3://", "gs://", "az://")
@@ -255,6 +255,6 @@ def _parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return parse_json(value)
     except ValueError:
         return None
