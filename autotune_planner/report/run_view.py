@@ -43,6 +43,7 @@ def run_document(plan: Plan, outcome: RunOutcome, *, device: str) -> dict[str, A
         "quarantined": [asdict(item) for item in tuned.quarantined],
         "left_out": [_work(unit) for unit in tuned.left_out],
         "gains": [_work(result.unit) | gain for result in tuned.results if (gain := _gain(result))],
+        "not_raced": [_work(result.unit) for result in tuned.results if _is_unraced(tuned, result)],
         "failures": [_unit(result) | {"reason": result.failure} for result in tuned.failures],
     }
 
@@ -63,6 +64,8 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
     if skipped:
         units = len(_skipping(outcome))
         lines.append(Text(f"FlashInfer rejected {skipped} tactics in {units} profiles; they were skipped (--json)"))
+    if (unraced := _unraced(tuned)) is not None:
+        lines.append(Text(unraced))
     if tuned.quarantined:
         lines.append(
             Text(f"Quarantined, in {outcome.target.work_dir / QUARANTINE}; FlashInfer takes it as a blocklist:")
@@ -141,6 +144,19 @@ def _apart(outcome: RunOutcome) -> str:
     if tuned.build_seconds:
         notes.append(f"{tuned.build_seconds:.0f} s of compiling apart")
     return f" ({', '.join(notes)})" if notes else ""
+
+
+def _is_unraced(tuned: Tuned, result: UnitResult) -> bool:
+    return tuned.strategy == "race" and result.search is not None and result.search.strategy == "stock"
+
+
+def _unraced(tuned: Tuned) -> str | None:
+    """What FlashInfer's own loop timed in a race, and why."""
+    units = [result.unit for result in tuned.results if _is_unraced(tuned, result)]
+    if not units:
+        return None
+    ops = ", ".join(dict.fromkeys(unit.custom_op for unit in units))
+    return f"{len(units)} profiles of {ops} were timed by FlashInfer's own loop: race does not keep their policy"
 
 
 def _skipping(outcome: RunOutcome) -> Sequence[UnitResult]:

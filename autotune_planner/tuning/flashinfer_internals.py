@@ -389,7 +389,14 @@ def _offers(runner: Any, inputs: Any, shapes: Iterable[Iterable[int]], tactic: A
 
     dimensions = [[StaticDim(size) for size in shape] for shape in shapes]
     profile = OptimizationProfile(dimensions, [None] * len(dimensions))
-    return tactic == -1 or tactic in runner.get_valid_tactics(inputs, profile)
+    return tactic == -1 or _hashable(tactic) in map(_hashable, runner.get_valid_tactics(inputs, profile))
+
+
+def _hashable(tactic: Any) -> Any:
+    """A tactic as FlashInfer keeps what it has read: sequences of any kind as tuples."""
+    if isinstance(tactic, int | str | float | None):
+        return tactic
+    return tuple(map(_hashable, tactic))
 
 
 @dataclass(frozen=True)

@@ -144,10 +144,10 @@ class _UnitTuner:
                             on_error=self._end_if_lost,
                         )
                     )
-                elif request.strategy == "race":
-                    raced = watching.enter_context(internals.racing(race))
                 else:
                     timed = watching.enter_context(internals.watched_tactics())
+                    if request.strategy == "race":
+                        raced = watching.enter_context(internals.racing(race))
                 with tuning_contexts(unit):
                     launch()
         except Exception as error:  # reported, listed and left untuned; the other units go on
