@@ -15,6 +15,7 @@ from typing import Any, Literal
 from autotune_planner.cache import publish as publishing
 from autotune_planner.cache import sglang_layout
 from autotune_planner.cache.merge import merged
+from autotune_planner.cache.metadata import compare_stamp
 from autotune_planner.cache.timings import JOURNAL, WORK_FOLDER, joined_journals
 from autotune_planner.cache.v1 import Entry, V1File, entry_of, read_v1, render_v1
 from autotune_planner.cache.v2 import environment_directory, render_v2
@@ -187,12 +188,14 @@ def _present_files(target: Target) -> list[V1File]:
 
 def check_same_gpu(target: Target, gpu: str) -> None:
     """``NotPossibleHereError`` where another GPU model's files are at the same path: both are SM90, say, and share a
-    cache directory. FlashInfer does not overwrite those either. Simulated files give way to real ones."""
+    cache directory. FlashInfer does not overwrite those either. Simulated files give way to real ones, and so do those
+    whose writer could not tell the GPU."""
     for file in _present_files(target):
-        stamped = str((file.metadata or {}).get("gpu", gpu))
-        if stamped != gpu and not stamped.startswith(SIMULATED):
+        for field in compare_stamp(file.metadata, {"gpu": gpu}).differing("hard"):
+            if str(field.saved).startswith(SIMULATED):
+                continue
             raise NotPossibleHereError(
-                f"the files there were tuned on {stamped}, and this run is for {gpu}; the path is the same",
+                f"the files there were tuned on {field.saved}, and this run is for {gpu}; the path is the same",
                 code="other-gpu",
                 where=str(target.directory),
                 hint="give each GPU model a place of its own: --cache-dir DIR",
@@ -267,6 +270,22 @@ def require_tunable_architecture(plan: Plan) -> None:
             where="gpu",
             hint="autotune-plan compute shows what the server does instead",
         )
+
+
+def require_planned(plan: Plan) -> None:
+    """``NotPossibleHereError`` where the server tunes at start, and nothing of it is known to this version."""
+    unplanned = unplanned_reason(plan)
+    if unplanned is not None and not plan.units:
+        raise NotPossibleHereError(
+            f"nothing can be tuned ahead of time: {unplanned}",
+            code="op-not-planned",
+            hint="start the server as ever: it tunes at its first start and keeps the result in its own cache",
+        )
+
+
+def unplanned_reason(plan: Plan) -> str | None:
+    """What the server tunes and this version does not plan."""
+    return next((notice.message for notice in plan.resolved.notices if notice.code == "op-not-planned"), None)
 
 
 def flashinfer_version(plan: Plan, stated: str | None) -> str:

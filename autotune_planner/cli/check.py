@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from autotune_planner.checking import Checked
     from autotune_planner.plan.plan import Plan
 
+_START_THE_SERVER = "start the server: it tunes at its first start what no plan here can"
+
 
 def check(
     context: typer.Context,
@@ -35,16 +37,19 @@ def check(
     from autotune_planner.report.check_document import check_document
     from autotune_planner.report.check_view import check_view
     from autotune_planner.report.console import data_console
+    from autotune_planner.report.evidence import evidence_lines
 
     if context.obj is not None:
         raise UsageError(
             "check takes a deployment file, no flags after --", code="usage", hint="autotune-plan check FILE"
         )
-    _, checked = checked_cache(file, cache_dir, env, assume_rules)
+    plan, checked = checked_cache(file, cache_dir, env, assume_rules)
     if json:
-        print(json_text(check_document(checked)))
+        print(json_text(check_document(checked) | {"evidence": evidence_lines(plan.ops)}))
     else:
         data_console().print(check_view(checked))
+        for line in evidence_lines(plan.ops):
+            data_console().print(line, markup=False)
     if not checked.used:
         raise typer.Exit(ExitCode.DIFFERENCE)
 
@@ -66,6 +71,8 @@ def checked_cache(
         cache_dir=place,
         stamp=stamp,
         environment_name="this machine" if env is None else str(env),
-        run_command=run_command(file, place, assume_rules),
+        run_command=_START_THE_SERVER
+        if not plan.units and pipeline.unplanned_reason(plan)
+        else run_command(file, place, assume_rules),
     )
     return plan, checked

@@ -133,6 +133,7 @@ def run(
     pipeline.require_startable(plan)
     if not plan.units:
         pipeline.require_tunable_architecture(plan)
+        pipeline.require_planned(plan)
         reason = nothing_to_tune_reason(plan)
         print(json_text(nothing_document(reason)) if json else f"Nothing to tune: {reason}")
         return

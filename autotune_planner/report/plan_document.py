@@ -87,7 +87,13 @@ def plan_document(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] |
     }
     if keys is not None:
         document["keys"] = [
-            {"key": key.key, "policy": list(key.policy), "tuned_by_server": key.tuned_by_server} for key in keys
+            {
+                "key": key.key,
+                "policy": list(key.policy),
+                "tuned_by_server": key.tuned_by_server,
+                "reason": "at start" if key.tuned_by_server else key.beyond,
+            }
+            for key in keys
         ]
     if explain:
         document["derivation"] = [asdict(derivation) for derivation in resolved.derivations]

@@ -14,6 +14,7 @@ from autotune_planner.engines.resolved import CachePlace, Notice, PassDecision, 
 from autotune_planner.ops.base import OpCall
 from autotune_planner.plan.modules import build_seconds, is_estimate, modules_of
 from autotune_planner.plan.plan import Plan, PlannedOp
+from autotune_planner.report.evidence import evidence_lines
 from autotune_planner.report.memory_view import memory_view
 
 if TYPE_CHECKING:
@@ -33,10 +34,18 @@ def plan_view(plan: Plan, place: CachePlace, *, keys: Sequence[PlannedKey] | Non
 
         parts += [tiles_view(plan.tiles), Text()]
     if plan.ops:
-        parts += [_ops(plan.ops), *_untuned_by_server(plan.ops), *_evidence(plan.ops), *_modules(plan), Text()]
+        parts += [
+            _ops(plan.ops),
+            *_untuned_by_server(plan.ops),
+            *map(Text, evidence_lines(plan.ops)),
+            *_modules(plan),
+            Text(),
+        ]
         parts += [_not_tuned(resolved.unseen_ops), Text(), _cache_files(place)]
     else:
         parts.append(Text(f"Nothing to tune: {nothing_to_tune_reason(plan)}"))
+        if resolved.unseen_ops:
+            parts += [Text(), _not_tuned(resolved.unseen_ops)]
     if resolved.gpu.vendor != "amd":
         parts += memory_view(plan)
     if explain:
@@ -162,15 +171,6 @@ def _untuned_by_server(ops: Sequence[PlannedOp]) -> Iterator[Text]:
         yield Text(f"Beyond the server, {', '.join(dict.fromkeys(names))}: {reason}")
 
 
-def _evidence(ops: Sequence[PlannedOp]) -> Iterator[Text]:
-    found: dict[str, list[str]] = {}
-    for op in ops:
-        if op.evidence is not None:
-            found.setdefault(op.evidence, []).append(op.custom_op)
-    for evidence, names in found.items():
-        yield Text(f"{', '.join(dict.fromkeys(names))}: {evidence}")
-
-
 def _modules(plan: Plan) -> Iterator[Text]:
     """Compiled modules, with the time of a cold build on one core."""
     for module in modules_of(plan):
@@ -213,7 +213,11 @@ def _keys(keys: Sequence[PlannedKey]) -> Iterator[Text]:
     by_server = sum(key.tuned_by_server for key in keys)
     yield Text(f"{len(keys)} cache keys ({by_server} that the server would tune itself, marked *)", style="bold")
     for key in keys:
-        yield Text(f"{'*' if key.tuned_by_server else ' '} {key.key}")
+        if key.tuned_by_server:
+            yield Text(f"* {key.key}")
+    for reason in dict.fromkeys(key.beyond for key in keys if not key.tuned_by_server):
+        yield Text(f"Beyond the server: {reason}")
+        yield from (Text(f"  {key.key}") for key in keys if not key.tuned_by_server and key.beyond == reason)
 
 
 def _table(title: str) -> Table:

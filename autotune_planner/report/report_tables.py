@@ -10,10 +10,12 @@ from autotune_planner.cache.check import Served
 from autotune_planner.cache.metadata import StampMatch, compare_stamp
 from autotune_planner.report.check_view import rank_names
 from autotune_planner.report.entry_text import gain_text, policy_text, printable, tactic_text
+from autotune_planner.report.evidence import evidence_lines
 from autotune_planner.report.plan_view import budget_rows, nothing_to_tune_reason
 from autotune_planner.reporting import LayerReport, Pick, RankGroup, Report
 
 NOT_MEASURED = "not measured"
+SIMULATED_NOTE = "Simulated device: tactics, times and gains come from a cost model, not from a GPU"
 
 _LEVELS = ("problem", "note")
 
@@ -208,7 +210,9 @@ def notices(report: Report) -> Table:
     """The plan's own warnings, most severe first."""
     order = ("error", "warning", "info")
     found = sorted(report.plan.resolved.notices, key=lambda notice: order.index(notice.level))
-    return Table(("level", "what", "code"), tuple((each.level, printable(each.message), each.code) for each in found))
+    rows = [(each.level, printable(each.message), each.code) for each in found]
+    rows += [("info", line, "evidence") for line in evidence_lines(report.plan.ops)]
+    return Table(("level", "what", "code"), tuple(rows))
 
 
 def derivation(report: Report) -> Table:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from autotune_planner.pipeline import Format, RunOutcome, Target
 from autotune_planner.plan.plan import Plan, WorkUnit
+from autotune_planner.report.evidence import evidence_lines
 from autotune_planner.tuning.messages import Host, UnitResult
 from autotune_planner.tuning.quarantine import FILE as QUARANTINE
 from autotune_planner.tuning.tune import Tuned
@@ -44,6 +45,7 @@ def run_document(plan: Plan, outcome: RunOutcome, *, device: str) -> dict[str, A
         "left_out": [_work(unit) for unit in tuned.left_out],
         "gains": [_work(result.unit) | gain for result in tuned.results if (gain := _gain(result))],
         "not_raced": [_work(result.unit) for result in tuned.results if _is_unraced(tuned, result)],
+        "evidence": evidence_lines(plan.ops),
         "failures": [_unit(result) | {"reason": result.failure} for result in tuned.failures],
     }
 
@@ -82,6 +84,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
             Text(f"  {result.unit.custom_op} {result.unit.call.label} M={result.unit.bucket}: {result.failure}")
             for result in tuned.failures
         ]
+    lines += map(Text, evidence_lines(plan.ops))
     if device == "simulated":
         lines.append(Text("Simulated device: timings come from a cost model; no server will load these files"))
     return Group(*lines)

@@ -69,7 +69,8 @@ def cuda_devices() -> tuple[CudaDevice, ...]:
         raise NotPossibleHereError(
             "torch failed while it looked for GPUs",
             code="cuda-query-failed",
-            hint='see why with: python -c "import torch; torch.cuda.get_device_properties(0)"',
+            hint='see why with: python -c "import torch; torch.cuda.get_device_properties(0)"; a script that calls the '
+            'Python API keeps its calls below if __name__ == "__main__":',
         ) from None
     finally:
         child.join()

@@ -16,11 +16,13 @@ from autotune_planner.tuning.contexts import tuning_contexts
 
 @dataclass(frozen=True)
 class PlannedKey:
-    """One key that ``run`` publishes. ``tuned_by_server``: the server's own passes would tune it at start."""
+    """One key that ``run`` publishes. ``tuned_by_server``: the server's own passes would tune it at start; otherwise
+    ``beyond`` says why it is tuned all the same."""
 
     key: str
     policy: tuple[Any, ...]
     tuned_by_server: bool
+    beyond: str | None = None
 
 
 def exact_keys(plan: Plan) -> tuple[PlannedKey, ...]:
@@ -50,9 +52,19 @@ def keys_by_unit(plan: Plan) -> dict[WorkUnit, tuple[PlannedKey, ...]]:
                 if _call_bound(use.call) == bound:
                     tuned_by_server.update(_server_keys(use))
     return {
-        unit: tuple(PlannedKey(text, policy, text in tuned_by_server) for text, policy in keys.items())
+        unit: tuple(
+            PlannedKey(text, policy, True)
+            if text in tuned_by_server
+            else PlannedKey(text, policy, False, _beyond(plan, unit))
+            for text, policy in keys.items()
+        )
         for unit, keys in found.items()
     }
+
+
+def _beyond(plan: Plan, unit: WorkUnit) -> str | None:
+    planned = (op for op in plan.ops if (op.custom_op, op.call) == (unit.custom_op, unit.call))
+    return next((op.beyond for op in planned if op.beyond is not None and unit.bucket in op.buckets), None)
 
 
 def _call_bound(call: OpCall) -> int:

@@ -73,7 +73,15 @@ def test_rules_can_be_assumed_for_a_release_without_any_and_say_so(cli, deployme
     assert assumed.code == 0
     assert document["warnings"][0]["code"] == "rules-assumed"
     assert "0.5.24" in document["warnings"][0]["message"]
-    assert cli("compute", path, "--assume-rules", "0.1").code == 3
+
+
+@pytest.mark.parametrize("version", [None, "0.5.23", "0.5.24"])
+@pytest.mark.parametrize("command", ["compute", "check"])
+def test_unknown_rules_are_never_assumed(cli, deployment, command, version):
+    result = cli(command, deployment(engine_version=version), "--assume-rules", "banana")
+    assert (result.code, result.out) == (2, "")
+    assert "no rules for sglang banana" in result.err
+    assert "known: 0.5.23" in result.err
 
 
 def test_known_rules_are_not_overridden(cli, deployment):
@@ -292,3 +300,16 @@ def test_output_that_cannot_be_written_is_one_line(deployment):
 def test_version(cli):
     result = cli("--version")
     assert (result.code, result.out) == (0, "autotune-plan 0.1.0\n")
+
+
+def test_what_the_server_tunes_and_no_plan_can_is_not_called_nothing(cli, tmp_path):
+    """gpt-oss-120b with flashinfer_cutlass on a B200: run exits 4 and check does not send back to run."""
+    path = tmp_path / "deployment.yaml"
+    path.write_text(
+        "engine: sglang\nengine_version: 0.5.23\ngpu: B200\nmodel: gpt-oss-120b\nmodel_path: /models/gpt-oss-120b\n"
+        "parallel: {tp: 8}\nmoe: {runner_backend: flashinfer_cutlass}\n"
+    )
+    result = cli("run", path, "--device", "simulated", "--cache-dir", tmp_path)
+    assert result.code == 4
+    assert "the server tunes the flashinfer_cutlass MoE with mxfp4 weights" in result.err
+    assert "autotune-plan run" not in result.err

@@ -357,3 +357,17 @@ def test_latent_decode_attention_is_listed_with_its_reason():
     (attention,) = [op for op in found.unseen_ops if op.layer == "attn"]
     assert attention.what == "attention (trtllm_mla)"
     assert "trtllm_batch_decode_mla" in attention.reason
+
+
+def test_latent_attention_names_its_absorbed_products():
+    found = resolved("deepseek-v3", "B200", "flashinfer_trtllm", parallel=Parallel(tp=8))
+    assert [op.what for op in found.unseen_ops if op.layer == "attn.kv_b_proj"] == ["batched GEMMs"]
+
+
+def test_what_is_not_tuned_is_listed_where_nothing_is():
+    """The triton runner of gpt-oss on an H200: the server does not autotune, so neither experts nor attention are."""
+    found = resolved("gpt-oss-120b", "H200", "triton")
+    assert found.ops == ()
+    why = {op.layer: op.reason for op in found.unseen_ops}
+    assert why["mlp.experts"].startswith("not autotuned: no op needs it")
+    assert {"attn", "lm_head", "mlp.gate"} <= why.keys()

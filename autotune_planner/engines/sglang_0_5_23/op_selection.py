@@ -82,16 +82,26 @@ def unseen_ops(
     attention: str | None,
     *,
     drafted: bool,
+    no_autotune: str | None = None,
 ) -> tuple[UnseenOp, ...]:
-    """What runs in every forward and no plan tunes, each with the reason; ``drafted``: there is a draft model."""
+    """What runs in every forward and no plan tunes, each with the reason; ``drafted``: there is a draft model.
+
+    ``no_autotune`` is why the server tunes nothing at all, None where it does.
+    """
+    off = None if no_autotune is None else f"not autotuned: {no_autotune}"
     found = []
-    if model.num_experts and _moe(model, quantization, layout, kernels) is None:
+    if model.num_experts and (off or _moe(model, quantization, layout, kernels) is None):
         reason = f"the {kernels.moe_runner} runner has no op here that FlashInfer's tuner can tune"
-        found.append(UnseenOp(_EXPERTS, "MoE", reason))
+        found.append(UnseenOp(_EXPERTS, "MoE", off or reason))
     for linear in linears(model, quantization, layout, kernels, rows):
-        reason_ = untuned_reason(linear, format_of(model, quantization, linear.module, linear.layers), kernels)
+        form = format_of(model, quantization, linear.module, linear.layers)
+        reason_ = untuned_reason(linear, form, kernels) or off
         if reason_ is not None:
             found.append(UnseenOp(linear.layer, f"GEMM N{linear.n} K{linear.k}", reason_))
+    if model.is_mla:
+        # deepseek_common/attention_forward_methods/forward_mla.py: sglang.kernels.ops.gemm.bmm_fp8, or torch.bmm
+        reason = "absorbed into the attention by SGLang's own batched GEMM, which has no tuner"
+        found.append(UnseenOp("attn.kv_b_proj", "batched GEMMs", reason))
     if model.num_experts:
         found.append(UnseenOp("mlp.gate", "router GEMM", "bfloat16 or float32: no tuner"))
     found.append(UnseenOp("attn", f"attention ({attention})", _attention_reason(model, attention)))

@@ -340,7 +340,8 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
         captured=rows(captured_bs[-1] * per_request) if captured_bs else None,
     )
     uneven = op_selection.uneven_shape(model, model_quantization, layout, kernels)
-    tuned = no_autotune is None and uneven is None and resolved.moe_tp_size * resolved.moe_ep_size == resolved.tp_size
+    even = uneven is None and resolved.moe_tp_size * resolved.moe_ep_size == resolved.tp_size
+    tuned = even and no_autotune is None
     ops = op_selection.select_ops(model, model_quantization, layout, kernels, seen) if tuned else ()
     unplanned = None
     if tuned:
@@ -364,9 +365,16 @@ def _resolved(facts: _Facts, resolved: Arguments) -> Resolved:
     passes = tuple(_with_token_list(decision, around, resolved.num_dp_ranks) for decision in passes)
     drafted = any(decision.name == "draft" for decision in passes)
     unseen: tuple[UnseenOp, ...] = ()
-    if tuned:
+    if even and deployment.gpu.vendor != "amd":
         unseen = op_selection.unseen_ops(
-            model, model_quantization, layout, kernels, seen, facts.attention.decode, drafted=drafted
+            model,
+            model_quantization,
+            layout,
+            kernels,
+            seen,
+            facts.attention.decode,
+            drafted=drafted,
+            no_autotune=no_autotune,
         )
     warmups = deep_gemm.warmups(
         deep_gemm.warmup_facts(
