@@ -7,22 +7,24 @@
     assert api.prove(plan, device="simulated", cache_dir="cache").proved
 
 Errors are :class:`autotune_planner.errors.PlannerError` and its subclasses: each has a message, a stable ``code``,
-``where`` and a ``hint``. Processes are started by ``spawn``: a script keeps its calls below
-``if __name__ == "__main__":``.
+``where`` and a ``hint``; a wrong argument is a ``UsageError``. Processes are started by ``spawn``: a script is a file
+and keeps its calls below ``if __name__ == "__main__":``.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from autotune_planner import pipeline, planning
 from autotune_planner.benching import bench_cache
 from autotune_planner.checking import Checked, check_cache
 from autotune_planner.deployment import load
 from autotune_planner.deployment.model import Deployment
-from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.errors import NotPossibleHereError, UsageError
 from autotune_planner.pipeline import Format, RunOutcome
 from autotune_planner.plan.plan import Plan
 from autotune_planner.proof.bench import Bench
@@ -43,6 +45,7 @@ def load_deployment(path: str | Path, model_dir: str | None = None) -> Deploymen
 
     ``DeploymentError`` says where the file is wrong and what to write instead.
     """
+    _require(isinstance(path, (str, Path)), "path", path, "the path of a deployment file")
     return load.load_deployment(Path(path), model_dir)
 
 
@@ -52,6 +55,7 @@ def plan(deployment: Deployment, *, environ: Mapping[str, str] | None = None, as
     ``environ`` is the server's environment, this process's by default; ``assume_rules`` a release whose rules stand in
     for those of an unknown one. Needs no GPU, torch or FlashInfer. ``DeploymentError`` if the server would refuse it.
     """
+    _require(isinstance(deployment, Deployment), "deployment", deployment, "load_deployment(FILE)")
     return planning.plan(deployment, os.environ if environ is None else environ, assume_rules)
 
 
@@ -75,6 +79,22 @@ def tune(
     ``NotPossibleHereError`` without the deployment's GPU, FlashInfer or anything to tune; ``LockedError`` where another
     run is at work on the same cache.
     """
+    _require_call(plan, device)
+    _require(gpus is None or _is_count(gpus), "gpus", gpus, "1 or more, or None for all there are")
+    _require(strategy in get_args(Strategy), "strategy", strategy, _one_of(get_args(Strategy)))
+    known = get_args(Format)
+    _require(
+        isinstance(formats, (tuple, list)) and bool(formats) and all(each in known for each in formats),
+        "formats",
+        formats,
+        f"a tuple of {_one_of(known)}",
+    )
+    _require(
+        time_budget is None or (isinstance(time_budget, (int, float)) and time_budget > 0),
+        "time_budget",
+        time_budget,
+        "seconds, more than 0, or None",
+    )
     pipeline.require_startable(plan)
     if not plan.units:
         raise NotPossibleHereError(
@@ -99,6 +119,7 @@ def check(plan: Plan, *, cache_dir: str | Path | None = None, environment: Mappi
     ``environment`` is FlashInfer's stamp of the server's machine (``metadata`` of ``doctor --json``), this machine's by
     default. ``NotPossibleHereError`` where FlashInfer is missing.
     """
+    _require_call(plan)
     return check_cache(
         plan,
         cache_dir=_text(cache_dir),
@@ -113,6 +134,7 @@ def prove(plan: Plan, *, cache_dir: str | Path | None = None, device: DeviceKind
 
     Nothing is written. ``NotPossibleHereError`` without the deployment's GPU (on ``cuda``) and without FlashInfer.
     """
+    _require_call(plan, device)
     return prove_cache(plan, cache_dir=_text(cache_dir), device=device, run_command=_RUN, said=lambda text: None)
 
 
@@ -126,6 +148,13 @@ def bench(
 ) -> Bench:
     """Times of whole ops with FlashInfer's default tactics, with those of ``against`` (a cache that stock FlashInfer
     tuned) and with the plan's cache, at production's sizes or at ``sizes`` (tokens). Errors as of :func:`prove`."""
+    _require_call(plan, device)
+    _require(
+        sizes is None or (isinstance(sizes, Sequence) and bool(sizes) and all(map(_is_count, sizes))),
+        "sizes",
+        sizes,
+        "tokens, 1 or more each, such as [1, 64, 8192], or None for production's",
+    )
     return bench_cache(
         plan,
         cache_dir=_text(cache_dir),
@@ -139,3 +168,28 @@ def bench(
 
 def _text(path: str | Path | None) -> str | None:
     return None if path is None else str(path)
+
+
+def _require_call(plan: Plan, device: DeviceKind = "cuda") -> None:
+    """What all functions that start processes need; each of those reads the caller's script once more."""
+    _require(isinstance(plan, Plan), "plan", plan, "plan(load_deployment(FILE))")
+    _require(device in get_args(DeviceKind), "device", device, _one_of(get_args(DeviceKind)))
+    if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
+        raise UsageError(
+            "the script was read from stdin, where the processes that it starts cannot read it",
+            code="usage",
+            hint='save it as a file, with its calls below if __name__ == "__main__":',
+        )
+
+
+def _require(fits: bool, name: str, value: object, wanted: str) -> None:
+    if not fits:
+        raise UsageError(f"{name} does not take {value!r}", code="usage", where=name, hint=f"{name}: {wanted}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return " or ".join(map(repr, names))

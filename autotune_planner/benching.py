@@ -9,8 +9,9 @@ from pathlib import Path
 from autotune_planner import pipeline
 from autotune_planner.cache.contents import content_at
 from autotune_planner.cache.rank_files import read_rank_files
+from autotune_planner.cache.v1 import TUNE_AGAIN
 from autotune_planner.engines.resolved import CachePlace
-from autotune_planner.errors import CacheFileError, NotPossibleHereError, UsageError
+from autotune_planner.errors import CacheFileError, NotPossibleHereError, PlannerError, UsageError
 from autotune_planner.plan.plan import Plan
 from autotune_planner.proof.bench import Bench, bench
 from autotune_planner.proof.sessions import reached
@@ -42,7 +43,7 @@ def bench_cache(
     largest = max(map(reached, plan.resolved.ops))
     if sizes is not None and min(sizes) > largest:
         raise UsageError(
-            f"--sizes: this deployment calls no op with more than {largest} tokens",
+            f"this deployment calls no op with more than {largest} tokens",
             code="usage",
             where="--sizes",
             hint=f"--sizes {largest}",
@@ -67,7 +68,7 @@ def _file_of(place: CachePlace) -> str | None:
                 f"the cache file {file.problem}",
                 code="cache-file",
                 where=str(file.path),
-                hint=file.remedy or "delete it and tune again: autotune-plan run FILE",
+                hint=file.remedy or TUNE_AGAIN,
             )
         if file.digest != present[0].digest:
             raise CacheFileError(
@@ -80,6 +81,15 @@ def _file_of(place: CachePlace) -> str | None:
 
 
 def _against(place: CachePlace, against: Path) -> str:
+    try:
+        return _stock_file(place, against)
+    except PlannerError as error:
+        if error.code == "no-such-file" or error.hint == TUNE_AGAIN:  # the file is no cache of ours to make anew
+            error.hint = "--against takes a cache that stock FlashInfer tuned: a rank_*.json, or its directory"
+        raise
+
+
+def _stock_file(place: CachePlace, against: Path) -> str:
     if against.is_dir():
         below = _file_of(replace(place, cache_dir=str(against)))
         if below is not None:
@@ -87,6 +97,9 @@ def _against(place: CachePlace, against: Path) -> str:
     content = content_at(against)
     if content.place.format != "v1":
         raise UsageError(
-            f"{against} is a v2 store, which SGLang does not read", code="usage", where="--against", hint="--format v1"
+            f"{against} is a v2 store, which SGLang does not read",
+            code="usage",
+            where="--against",
+            hint="give rank files: those of a run with --format v1",
         )
     return str(content.path)

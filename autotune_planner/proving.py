@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autotune_planner import pipeline
+from autotune_planner.errors import NotPossibleHereError
 from autotune_planner.plan.plan import Plan
 from autotune_planner.proof.prove import Proof, prove
 from autotune_planner.tuning.devices import DeviceKind, require_flashinfer
@@ -20,6 +21,12 @@ def prove_cache(
     ``cache_dir`` stands for SGLANG_CACHE_DIR. ``NotPossibleHereError`` without the deployment's GPU (on ``cuda``) and
     without FlashInfer.
     """
+    if plan.resolved.gpu.vendor == "amd":
+        raise NotPossibleHereError(
+            f"there is nothing to prove: {plan.resolved.no_autotune_reason}",
+            code="nothing-to-prove",
+            hint="autotune-plan compute",
+        )
     place = plan.resolved.cache_place
     if plan.units:
         release = plan.resolved.release

@@ -20,6 +20,7 @@ from autotune_planner.engines.resolved import Rank
 from autotune_planner.errors import CacheFileError
 from autotune_planner.plan.forecast import launch_seconds
 from autotune_planner.plan.plan import Plan, PlannedOp
+from autotune_planner.tuning.devices import SIMULATED
 from autotune_planner.tuning.quarantine import Quarantine, Quarantined
 
 State = Literal["tuned", "default", "absent"]
@@ -120,6 +121,11 @@ class Report:
     checked: Checked
     groups: tuple[RankGroup, ...]
     quarantined: tuple[Quarantined, ...]
+
+    @property
+    def simulated(self) -> bool:
+        """A simulated run wrote a rank's file: its tactics and times come from a cost model."""
+        return any(str((group.metadata or {}).get("gpu")).startswith(SIMULATED) for group in self.groups)
 
 
 def make_report(plan: Plan, checked: Checked) -> Report:

@@ -37,9 +37,9 @@ def main() -> None:
         print("prove:", "every call hits" if proof.proved else "the server would tune again")
 
         bench = api.bench(plan, device="simulated", cache_dir=cache_dir, sizes=[64, 8192])
-        for result in bench.passes:
+        for result in bench.sizes:
             gain = result.gains[0]
-            print(f"bench: {result.phase} with {result.l2} L2: {gain.ratio.median:.2f} times, {gain.verdict}")
+            print(f"bench: M = {result.m} with {result.l2} L2: {gain.ratio.median:.2f} times, {gain.verdict}")
     except PlannerError as error:
         sys.exit(f"{error.message} ({error.code}): {error.hint}")
 

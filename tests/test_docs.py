@@ -160,3 +160,10 @@ def test_fields_of_the_journal_are_all_there(tmp_path: Path) -> None:
         r"^\| (`[a-z_`, ]+`) \|", text[text.index("## journal@2") : text.index("## quarantine")], re.MULTILINE
     )
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(record)
+
+
+def test_the_table_of_ops_names_no_gpu_on_which_the_server_does_not_tune():
+    """docs/limits.md: SM90 and newer."""
+    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ") and "SM" in line]
+    assert len(rows) >= 4
+    assert min(int(found) for row in rows for found in re.findall(r"SM(\d+)", row)) == 90

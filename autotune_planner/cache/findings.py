@@ -178,7 +178,9 @@ def _stuck(question: Question, stamp: StampMatch, names: str) -> Finding:
     gpu = next((str(field.saved) for field in hard if field.field == "gpu" and field.current != "unknown"), None)
     message = f"{names}: ignored and stuck: {fields}. The server tunes at every start and never rewrites the file"
     if gpu is None:
-        return Finding("problem", "stamp-stuck", message, f"delete or move it, then: {question.run_command}")
+        other = any(field.field == "gpu" and field.saved != question.resolved.gpu.name for field in hard)
+        hint = f"delete or move it, then: {question.run_command}" if other else question.run_command
+        return Finding("problem", "stamp-stuck", message, hint)
     if gpu.startswith(_SIMULATED):
         return Finding(
             "problem", "simulated-file", f"{message}; a simulated run wrote it", f"on the GPU: {question.run_command}"
@@ -202,11 +204,13 @@ def _content_findings(question: Question, member: FileReport, content: FileConte
             "edited-file",
             f"{names}: the content does not fit its _generation: it was changed after it was saved, which "
             "FlashInfer does not look at",
-            f"take an unchanged copy, or tune again: {question.run_command} --fresh",
+            f"take an unchanged copy, or have it written again, from its journal where that is there: "
+            f"{question.run_command}",
         )
     dropped = sum(map(is_dropped, content.file.entries))
     if dropped:
-        yield Finding("note", "cudnn-indices", f"{names}: {dropped} cuDNN entries of an old form, which are not loaded")
+        entries = _count(dropped, "cuDNN entry", "cuDNN entries")
+        yield Finding("note", "cudnn-indices", f"{names}: {entries} of an old form, not loaded")
     asked = {key.key for demand in question.demands for key in demand.keys.values()}
     doubts = [doubt for doubt in content.doubts if not asked or doubt.entry.text in asked]
     if doubts:
@@ -219,22 +223,25 @@ def _content_findings(question: Question, member: FileReport, content: FileConte
         except CacheFileError:
             malformed += 1
     if old:
+        keys = _count(old, "key", "keys")
         yield Finding(
             "note",
             "old-keys",
-            f"{names}: {old} keys of 3 elements, the form of before FlashInfer 0.6.13: never looked up",
+            f"{names}: {keys} of 3 elements, the form of before FlashInfer 0.6.13: never looked up",
         )
     if malformed:
-        yield Finding("note", "no-keys", f"{names}: {malformed} keys that FlashInfer does not write: never looked up")
+        keys = _count(malformed, "key", "keys")
+        yield Finding("note", "no-keys", f"{names}: {keys} that FlashInfer does not write: never looked up")
     unasked = len(others) - old - malformed
     if unasked and asked:
-        yield Finding("note", "unasked-entries", f"{names}: {unasked} entries that this deployment does not ask for")
+        entries = _count(unasked, "entry", "entries")
+        yield Finding("note", "unasked-entries", f"{names}: {entries} that this deployment does not ask for")
 
 
 def _damaged_tactics(question: Question, doubts: Sequence[Doubt], names: str) -> Finding:
     first, *more = doubts
     key = first.entry.key
-    others = f" (and {len(more)} more entries)" if more else ""
+    others = f" (and {_count(len(more), 'more entry', 'more entries')})" if more else ""
     return Finding(
         "problem",
         "damaged-tactic",
@@ -264,6 +271,10 @@ def _coverage_findings(report: CheckReport) -> Iterator[Finding]:
     if texts["fallback"]:
         message = f"sizes would fall back to FlashInfer's default tactic: {_some(texts['fallback'])}"
         yield Finding("problem", "falls-back", message, command)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _unplanned(question: Question) -> str | None:

@@ -20,6 +20,8 @@ from autotune_planner.errors import CacheFileError
 from autotune_planner.json_text import parse_json
 from autotune_planner.values import lazy
 
+TUNE_AGAIN = "delete it and tune again: autotune-plan run FILE"
+
 _METADATA, _RECORDS, _GENERATION = "_metadata", "_records", "_generation"
 
 
@@ -116,7 +118,7 @@ def _damaged(path: Path | None, what: str, position: str | None = None) -> Cache
         f"the cache file {what}",
         code="cache-file",
         where=f"{where}:{position}" if position else where,
-        hint="delete it and tune again: autotune-plan run FILE",
+        hint=TUNE_AGAIN,
     )
 
 

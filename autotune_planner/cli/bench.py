@@ -41,6 +41,7 @@ def bench(
     from autotune_planner.report.bench_document import bench_document
     from autotune_planner.report.bench_view import bench_view
     from autotune_planner.report.console import data_console, talk_console
+    from autotune_planner.report.evidence import evidence_lines
 
     if context.obj is not None:
         raise UsageError(
@@ -59,9 +60,11 @@ def bench(
         said=lambda text: talk_console().print(text, markup=False),
     )
     if json:
-        print(json_text(bench_document(result)))
+        print(json_text(bench_document(result) | {"evidence": evidence_lines(plan.ops)}))
     else:
         data_console().print(bench_view(result))
+        for line in evidence_lines(plan.ops):
+            data_console().print(line, markup=False)
 
 
 def _sizes(text: str | None) -> tuple[int, ...] | None:

@@ -32,6 +32,7 @@ def prove(
     from autotune_planner.json_text import json_text
     from autotune_planner.proving import prove_cache
     from autotune_planner.report.console import data_console, talk_console
+    from autotune_planner.report.evidence import evidence_lines
     from autotune_planner.report.prove_document import prove_document
     from autotune_planner.report.prove_view import prove_view
 
@@ -51,8 +52,10 @@ def prove(
         said=lambda text: talk_console().print(text, markup=False),
     )
     if json:
-        print(json_text(prove_document(proof)))
+        print(json_text(prove_document(proof) | {"evidence": evidence_lines(plan.ops)}))
     else:
         data_console().print(prove_view(proof))
+        for line in evidence_lines(plan.ops):
+            data_console().print(line, markup=False)
     if not proof.proved:
         raise typer.Exit(ExitCode.DIFFERENCE)

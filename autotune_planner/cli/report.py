@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -77,5 +78,13 @@ def _write(out: Path, text: str) -> None:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise NotPossibleHereError(
-            f"the report cannot be written: {error.strerror}", code="output", where=str(out), hint="-o FILE"
+            f"the report cannot be written: {error.strerror}", code="output", where=str(out), hint=_place_hint(out)
         ) from None
+
+
+def _place_hint(out: Path) -> str:
+    if out.is_dir():
+        return f"-o {quote(str(out / 'report.html'))}"
+    if not out.parent.exists():
+        return f"mkdir -p {quote(str(out.parent))}"
+    return "write it to another place: -o FILE"

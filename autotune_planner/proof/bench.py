@@ -57,6 +57,16 @@ class PassResult:
 
 
 @dataclass(frozen=True)
+class PassLeftOut:
+    """A pass of which only ``measured`` of the ``planned`` sizes that production meets were measured: what it gains is
+    not known, since the others would be weighed with times that are not theirs."""
+
+    phase: Phase
+    measured: int
+    planned: int
+
+
+@dataclass(frozen=True)
 class Bench:
     """``path`` is the file that was measured, ``against`` stock's, None where there was none."""
 
@@ -66,6 +76,7 @@ class Bench:
     machine: Machine
     sizes: tuple[SizeResult, ...]
     passes: tuple[PassResult, ...]
+    passes_left_out: tuple[PassLeftOut, ...] = ()
 
 
 def bench(
@@ -79,13 +90,15 @@ def bench(
 ) -> Bench:
     """Measure the cache file ``path``, and stock's if there is one, at production's sizes or at ``sizes`` (tokens).
 
-    Sizes above what an op reaches are left out for it. ``CacheFileError`` for a file that FlashInfer does not load.
+    Sizes above what an op reaches are left out for it, and passes of which a size is missing. ``CacheFileError`` for a
+    file that FlashInfer does not load.
     """
     variants = [Variant(FALLBACK, None), Variant(CONTROL, None), Variant(OURS, path)]
     if against is not None:
         variants.append(Variant(STOCK, against))
     resolved = plan.resolved
-    wanted = {use.call: measured_sizes(use, sizes) for use in resolved.ops}
+    planned = {use.call: measured_sizes(use, None) for use in resolved.ops}
+    wanted = planned if sizes is None else {use.call: measured_sizes(use, sizes) for use in resolved.ops}
     by_bound: dict[int | None, list[tuple[OpCall, int]]] = {}
     for call, chosen in wanted.items():
         for m in chosen:
@@ -99,13 +112,17 @@ def bench(
             found, machine = time_ops(group, variants, device=device, gpu=resolved.gpu, log_path=log)
             timed.update({(one.call, one.m): one for one in found})
     at = {(call, m): timed[call_at(resolved, call, m), m] for call, chosen in wanted.items() for m in chosen}
+    terms = _weighed(resolved, planned)
+    left_out = tuple(_left_out(terms, wanted))
+    skipped = {each.phase for each in left_out}
     return Bench(
         device=device,
         path=path,
         against=against,
         machine=machine,
         sizes=tuple(_by_size(resolved, at)),
-        passes=tuple(_by_pass(resolved, wanted, at)),
+        passes=tuple(_by_pass({phase: terms[phase] for phase in terms if phase not in skipped}, at)),
+        passes_left_out=left_out,
     )
 
 
@@ -136,23 +153,37 @@ def _by_size(resolved: Resolved, timed: Mapping[tuple[OpCall, int], Timed]) -> I
             yield SizeResult(layers, call, m, state, _intervals(samples), _gains(samples), one.tactics)
 
 
-def _by_pass(
-    resolved: Resolved, wanted: Mapping[OpCall, Sequence[int]], timed: Mapping[tuple[OpCall, int], Timed]
-) -> Iterator[PassResult]:
+_Term = tuple[float, OpCall, int]
+"""A weight, and what is weighed: a call with M = m tokens."""
+
+
+def _weighed(resolved: Resolved, planned: Mapping[OpCall, Sequence[int]]) -> dict[Phase, list[_Term]]:
+    """What production makes of each pass; a pass without a tuned op is left out."""
     batches = batch_tokens(resolved)
-    phases: tuple[Phase, ...] = ("decode", "extend")
-    for phase in phases:
-        terms: list[tuple[float, Timed]] = []
+    found: dict[Phase, list[_Term]] = {"decode": [], "extend": []}
+    for phase, terms in found.items():
         for use in resolved.ops:
             weights = decode_weights(use) if phase == "decode" else prefill_weights(use, resolved, batches)
-            if weights and wanted[use.call]:
-                placed = weights_at(weights, wanted[use.call])
-                terms += [(weight, timed[use.call, m]) for m, weight in placed.items() if weight]
-        if not terms:
-            continue
+            if weights and planned[use.call]:
+                placed = weights_at(weights, planned[use.call])
+                terms += [(weight, use.call, m) for m, weight in placed.items() if weight]
+    return {phase: terms for phase, terms in found.items() if terms}
+
+
+def _left_out(terms: Mapping[Phase, Sequence[_Term]], wanted: Mapping[OpCall, Sequence[int]]) -> Iterator[PassLeftOut]:
+    for phase, weighed in terms.items():
+        sizes = {(call, m) for _, call, m in weighed}
+        measured = sum(m in wanted[call] for call, m in sizes)
+        if measured < len(sizes):
+            yield PassLeftOut(phase, measured, len(sizes))
+
+
+def _by_pass(terms: Mapping[Phase, Sequence[_Term]], timed: Mapping[tuple[OpCall, int], Timed]) -> Iterator[PassResult]:
+    for phase, weighed in terms.items():
+        measured = [(weight, timed[call, m]) for weight, call, m in weighed]
         for state in L2_STATES:
-            names = terms[0][1].samples[state]
-            samples = {name: weighted_sums([(w, one.samples[state][name]) for w, one in terms]) for name in names}
+            names = measured[0][1].samples[state]
+            samples = {name: weighted_sums([(w, one.samples[state][name]) for w, one in measured]) for name in names}
             yield PassResult(phase, state, _intervals(samples), _gains(samples))
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
-from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.errors import NotPossibleHereError, PlannerError
 from autotune_planner.tuning.devices import DeviceKind
 
 Answer = TypeVar("Answer")
@@ -35,22 +37,35 @@ def process_log(name: str) -> Iterator[str]:
 def in_fresh_process(
     question: Callable[..., Answer], *arguments: object, device: DeviceKind, what: str, log_path: str
 ) -> Answer:
-    """``question(*arguments)``, all picklable. ``NotPossibleHereError`` names the log where the process dies."""
+    """``question(*arguments)``, all picklable. ``NotPossibleHereError`` says what the process failed with, or how it
+    ended, and names the log."""
     context = _context(device)
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(sender, question, arguments), daemon=True)
     child.start()
     sender.close()
     try:
-        answer: Answer = receiver.recv()
+        answer: Answer | _Failure = receiver.recv()
     except EOFError:
         child.join()
         raise NotPossibleHereError(
-            f"the {what} process ended with exit code {child.exitcode}", code=f"{what}-failed", where=log_path
+            f"the {what} process ended with exit code {child.exitcode}",
+            code=f"{what}-failed",
+            where=log_path if os.path.exists(log_path) else None,
+            hint="the log says what it did last"
+            if os.path.exists(log_path)
+            else 'it ended as it began: a script keeps its calls below if __name__ == "__main__":',
         ) from None
     finally:
         receiver.close()
     child.join()
+    if isinstance(answer, _Failure):
+        raise NotPossibleHereError(
+            f"the {what} process failed: {answer.text}",
+            code=f"{what}-failed",
+            where=log_path,
+            hint=answer.hint or "the log has the whole text",
+        )
     return answer
 
 
@@ -65,4 +80,25 @@ def _context(device: DeviceKind) -> multiprocessing.context.SpawnContext | multi
 
 
 def _answer(sender: Connection, question: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    sender.send(question(*arguments))
+    try:
+        sender.send(question(*arguments))
+    except Exception as error:
+        sender.send(_failure(error))
+        raise  # multiprocessing prints it, to the log
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An exception as text, since not every one can be pickled."""
+
+    text: str
+    hint: str | None
+
+
+def _failure(error: Exception) -> _Failure:
+    if isinstance(error, PlannerError):
+        return _Failure(error.message, error.hint)
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return _Failure(text, f"install {missing}, or run it inside the server's image" if missing else None)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune_planner.cache.check import CheckReport, Question, check
 from autotune_planner.cache.coverage import NearMisses, demands_of, loaded, why_missed
 from autotune_planner.cache.findings import Finding, reading_findings, version_findings
 from autotune_planner.cache.keys import parse_key
+from autotune_planner.cache.metadata import compare_stamp
 from autotune_planner.cache.rank_files import RankFile, read_rank_files
 from autotune_planner.cache.rank_groups import names_of
 from autotune_planner.cache.timings import WORK_FOLDER, recorded_values
@@ -26,10 +27,11 @@ from autotune_planner.plan.plan import Plan
 from autotune_planner.proof.fresh import process_log
 from autotune_planner.proof.replay import ReplayReport, replay
 from autotune_planner.proof.sessions import Session, sessions
-from autotune_planner.tuning.devices import DeviceKind
+from autotune_planner.tuning.devices import SIMULATED, DeviceKind
 from autotune_planner.tuning.flashinfer_internals import Lookup
 
 _SHOWN = 3
+_OWN_PLACE = "tune for this GPU into a directory of its own: autotune-plan run FILE --cache-dir DIR"
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,22 @@ def _replayed(
             processes = tuple(
                 Process(session, replay(paths, session.steps, device=device, gpu=gpu, log_path=log)) for session in todo
             )
-            contents.append(Content(tuple(members), processes, _missed(members[0], processes)))
+            missed = _missed(members[0], processes)
+            contents.append(Content(tuple(members), tuple(map(_of_the_file, processes)), missed))
     return tuple(contents)
+
+
+def _of_the_file(process: Process) -> Process:
+    """Without a hit where the file of the calls, the first, was not loaded: all that the tuner finds then is what it
+    timed itself, a moment before."""
+    report = process.report
+    if report.loads[0]:
+        return process
+    calls = (
+        replace(call, lookups=tuple(replace(each, hit=False, tactic=None, offered=None) for each in call.lookups))
+        for call in report.calls
+    )
+    return replace(process, report=replace(report, calls=tuple(calls)))
 
 
 def _serving(processes: Sequence[Process]) -> Iterator[tuple[int, Lookup]]:
@@ -172,11 +188,18 @@ def _findings(content: Content, run_command: str) -> Iterator[Finding]:
             f"{names}: {count} {'key is' if count == 1 else 'keys are'} missed, and the server would time {timings} "
             f"tactics: {first.custom_op} bucket {first.bucket}: {first.reason}"
             + (f" (and {count - 1} more: see the list)" if count > 1 else ""),
-            run_command,
+            _OWN_PLACE if _of_another_gpu(content) else run_command,
         )
     yield from _unoffered(content, names, run_command)
     yield from _unrecorded(content, names, run_command)
     yield from _stuck_bound(content, names)
+
+
+def _of_another_gpu(content: Content) -> bool:
+    """Files that a run for this GPU would not overwrite: ``pipeline.check_same_gpu``."""
+    file, here = content.files[0].content, content.processes[0].report.metadata
+    stamp = compare_stamp(file.file.metadata if file else None, {"gpu": here["gpu"]})
+    return any(not str(field.saved).startswith(SIMULATED) for field in stamp.differing("hard"))
 
 
 def _unoffered(content: Content, names: str, run_command: str) -> Iterator[Finding]:

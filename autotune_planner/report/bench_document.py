@@ -27,6 +27,10 @@ def bench_document(bench: Bench) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "sizes": [_size(result) for result in bench.sizes],
         "passes": [_pass(result) for result in bench.passes],
+        "passes_left_out": [
+            {"pass": each.phase, "sizes_measured": each.measured, "sizes_planned": each.planned}
+            for each in bench.passes_left_out
+        ],
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
 from rich.text import Text
 
-from autotune_planner.proof.bench import FALLBACK, OURS, STOCK, Bench, Gain, PassResult, SizeResult
+from autotune_planner.proof.bench import FALLBACK, OURS, STOCK, Bench, Gain, PassLeftOut, PassResult, SizeResult
 from autotune_planner.proof.medians import Interval
 from autotune_planner.proof.whole_op import L2_STATES, ROUNDS
 from autotune_planner.report.rows import Rows
@@ -30,7 +30,7 @@ def bench_view(bench: Bench) -> Group:
             found = [r for r in bench.sizes if r.l2 == state and (r.layers, r.call.family, r.call.label) == shape]
             title = f"{', '.join(layers)}  {family} {label}, {state} L2"
             lines += [Text(), Text(title, style="bold"), _Plot(found)]
-    lines += [Text(), *_passes(bench.passes)]
+    lines += [Text(), *_passes(bench.passes), *_left_out(bench.passes_left_out)]
     if bench.device == "simulated":
         lines.append(Text("Simulated device: times come from a cost model, which knows no L2 state"))
     return Group(*lines)
@@ -72,6 +72,14 @@ def _gain(gain: Gain) -> tuple[str, str]:
 
 def _times(interval: Interval) -> str:
     return f"{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def _left_out(passes: Sequence[PassLeftOut]) -> Iterator[Text]:
+    for each in passes:
+        yield Text(
+            f"{each.phase.upper()}: what the pass gains is not known, since --sizes left out "
+            f"{each.planned - each.measured} of the {each.planned} sizes that production meets"
+        )
 
 
 def _passes(results: Sequence[PassResult]) -> Iterator[Text]:

@@ -16,11 +16,12 @@ SCHEMA = "autotune-plan/report@1"
 
 def report_document(report: Report) -> dict[str, Any]:
     """``plan`` and ``check`` are the documents of those commands. Times in microseconds a launch, null where they were
-    not measured; ``gain`` is over the default tactic."""
+    not measured; ``gain`` is over the default tactic; ``simulated``: they come from a cost model."""
     place = report.checked.report.question.place
     return {
         "schema": SCHEMA,
         "version": __version__,
+        "simulated": report.simulated,
         "plan": plan_document(report.plan, place, keys=None, explain=True),
         "check": check_document(report.checked),
         "groups": [_group(group) for group in report.groups],

@@ -25,6 +25,8 @@ def _lines(report: Report) -> Iterator[str]:
     found = report.checked.report
     yield f"## {_text(headline(report.plan.resolved))}"
     yield from ("", f"**{_text(verdict(report.checked))}**")
+    if report.simulated:
+        yield from ("", f"**{_text(tables.SIMULATED_NOTE)}**")
     for group in report.groups:
         yield from _section(f"Result{tables.whose(report.groups, group)}", tables.facts(report, group))
     yield from _section("Checks", tables.findings(report))

@@ -47,6 +47,7 @@ def _values(report: Report) -> dict[str, Any]:
         "version": __version__,
         "used": report.checked.used,
         "verdict": verdict(report.checked),
+        "note": tables.SIMULATED_NOTE if report.simulated else None,
         "groups": [_group(report, group, number) for number, group in enumerate(report.groups)],
         "findings": tables.findings(report),
         "files": tables.files(report),

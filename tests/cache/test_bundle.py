@@ -206,7 +206,8 @@ def test_no_rank_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04", gzip.compress(b"no tar at all" * 99, mtime=0), b"\x1f\x8b", gzip.compress(b"", mtime=0)]
+    "content",
+    [b"", b"PK\x03\x04", gzip.compress(b"no tar at all" * 99, mtime=0), b"\x1f\x8b", gzip.compress(b"", mtime=0)],
 )
 def test_a_file_that_is_no_bundle(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "b.tar.gz"

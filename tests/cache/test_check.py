@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
 import json
@@ -17,9 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune_planner.cache.rank_files import neighbours, read_rank_files
+from autotune_planner.cache.sglang_layout import cache_directory
 from autotune_planner.cache.v1 import Entry
 from autotune_planner.deployment.gpus import load_gpu
 from autotune_planner.deployment.model import Moe, Parallel
+from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.pipeline import Target, check_same_gpu
 from tests.cache.checks import H200, checked, content_of, problems, publish, question
 from tests.cache.journals import record, write_journal
 from tests.engines.truth import row
@@ -87,6 +91,16 @@ def test_one_broken_field(tmp_path: Path, broken: Any, code: str, says: str) -> 
     _, found = checked(asked)
     assert code in problems(found)
     assert says in found[code].message
+
+
+@pytest.mark.parametrize("change", [lambda c: with_value(c, 1, 4), lambda c: with_stamp(c, cudnn_version="92101")])
+def test_what_a_run_writes_anew_is_neither_deleted_nor_tuned_afresh(tmp_path: Path, change: Any) -> None:
+    asked = question(tmp_path)
+    publish(asked, change(content_of(asked)))
+    _, found = checked(asked)
+    hints = [found[code].hint for code in problems(found)]
+    assert all(hint.endswith(asked.run_command) for hint in hints)
+    assert not any("delete" in hint for hint in hints)
 
 
 @pytest.mark.parametrize(
@@ -377,6 +391,39 @@ def test_another_flashinfer_looks_elsewhere(tmp_path: Path) -> None:
     assert problems(found) == []
 
 
+@pytest.mark.parametrize(
+    ("stamp", "replaced"),
+    [
+        ({}, True),
+        ({"gpu": "unknown"}, True),
+        ({"gpu": None}, True),
+        ({"gpu": "*"}, True),
+        ({"gpu": "simulated NVIDIA H20"}, True),
+        ({"gpu": "NVIDIA H20"}, False),
+    ],
+)
+def test_a_run_replaces_files_but_those_of_another_known_gpu(
+    tmp_path: Path, stamp: dict[str, Any], replaced: bool
+) -> None:
+    """``stamp-healed`` and ``stamp-stuck`` advise the plain run: it must not end at the files themselves."""
+    asked = question(tmp_path)
+    publish(asked, with_stamp(content_of(asked), **stamp))
+    directory = cache_directory(asked.place)
+    target = Target(Path(directory), tuple(path.name for path in Path(directory).glob("rank_*.json")))
+    with contextlib.nullcontext() if replaced else pytest.raises(NotPossibleHereError, match="NVIDIA H20"):
+        check_same_gpu(target, "NVIDIA H200")
+
+
+def test_one_entry_beside_the_plan_is_one(tmp_path: Path) -> None:
+    asked = question(tmp_path)
+    content = content_of(asked)
+    del content["_generation"]
+    content[first_key(content).replace("2048", "4096")] = ["MoERunner", 1]
+    publish(asked, content)
+    _, found = checked(asked)
+    assert found["unasked-entries"].message.endswith(": 1 entry that this deployment does not ask for")
+
+
 def test_entries_that_are_never_looked_up_are_counted(tmp_path: Path) -> None:
     asked = question(tmp_path)
     content = content_of(asked)
@@ -389,10 +436,10 @@ def test_entries_that_are_never_looked_up_are_counted(tmp_path: Path) -> None:
     publish(asked, content)
     _, found = checked(asked)
     assert problems(found) == []
-    assert "1 keys of 3 elements" in found["old-keys"].message
-    assert "1 keys that FlashInfer does not write" in found["no-keys"].message
+    assert "1 key of 3 elements" in found["old-keys"].message
+    assert "1 key that FlashInfer does not write" in found["no-keys"].message
     assert "2 entries that this deployment does not ask for" in found["unasked-entries"].message
-    assert "1 cuDNN entries" in found["cudnn-indices"].message
+    assert "1 cuDNN entry of an old form, not loaded" in found["cudnn-indices"].message
 
 
 def test_a_note_of_an_older_writer_ends_the_server(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def test_errors(cli, cache, tmp_path):
     refused = cli("report", EXAMPLE, "--cache-dir", cache, "-o", tmp_path / "absent" / "r.html")
     assert refused.code == 4
     assert "cannot be written" in refused.err
+    assert f"try: mkdir -p {tmp_path / 'absent'}" in refused.err
+    assert f"try: -o {tmp_path / 'report.html'}" in cli("report", EXAMPLE, "--cache-dir", cache, "-o", tmp_path).err
     assert cli("report", EXAMPLE, "--", "--tp", "4").code == 2
     assert cli("report", EXAMPLE, "--format", "pdf").code == 2
     assert cli("report", tmp_path / "absent.yaml").code == 3

@@ -12,7 +12,7 @@ from autotune_planner.benching import bench_cache
 from autotune_planner.cache.v1 import read_v1
 from autotune_planner.engines.resolved import OpUse
 from autotune_planner.errors import CacheFileError, NotPossibleHereError, UsageError
-from autotune_planner.proof.bench import measured_sizes, weights_at
+from autotune_planner.proof.bench import PassLeftOut, measured_sizes, weights_at
 from autotune_planner.proof.whole_op import ROUNDS
 from autotune_planner.tuning.simulated import CostModel
 from tests.proof.simulated import DECODE, DP4, deployment_file, rewrite, tuned
@@ -118,6 +118,23 @@ def test_both_passes_are_weighted_by_production(published):
 
 
 @pytest.mark.flashinfer
+def test_a_pass_of_which_sizes_are_missing_has_no_figures(published):
+    """Both passes meet the buckets 1, 2, 4 .. 64: M = 64 alone says nothing of the other 6."""
+    plan, files = published
+    result = measured(plan, files[0].parents[5], sizes=(64,))
+    assert result.passes == ()
+    assert result.passes_left_out == (PassLeftOut("decode", 1, 7), PassLeftOut("extend", 1, 7))
+
+
+@pytest.mark.flashinfer
+def test_sizes_that_leave_none_out_are_as_those_of_production(published):
+    plan, files = published
+    result = measured(plan, files[0].parents[5], sizes=(1, 2, 4, 8, 16, 24, 32, 64))
+    assert len(result.passes) == 4
+    assert result.passes_left_out == ()
+
+
+@pytest.mark.flashinfer
 def test_the_same_tactics_are_no_gain(published, tmp_path):
     plan, files = published
     for file in files:
@@ -125,7 +142,7 @@ def test_the_same_tactics_are_no_gain(published, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.read_bytes())
         rewrite(path, lambda entry: replace(entry, tactic=-1))
-    result = measured(plan, tmp_path / "cache", against=files[0], sizes=(64,))
+    result = measured(plan, tmp_path / "cache", against=files[0])
     for size in result.sizes:
         over = {gain.over: gain for gain in size.gains}
         assert over["fallback"].verdict == "no measurable gain"
@@ -163,10 +180,17 @@ def test_what_cannot_be_measured(published, tmp_path):
     plan, files = published
     with pytest.raises(CacheFileError, match="no rank has a cache file"):
         measured(plan, tmp_path)
-    with pytest.raises(UsageError, match="more than 64 tokens"):
+    with pytest.raises(UsageError, match=r"^this deployment calls no op with more than 64 tokens"):
         measured(plan, tmp_path, sizes=(65, 1024))
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, match="does not exist") as raised:
         measured(plan, files[0].parents[5], against=tmp_path / "nothing.json")
+    assert "--against takes a cache" in raised.value.hint
+    mine = tmp_path / "README.md"
+    mine.write_text("# Not a cache")
+    with pytest.raises(CacheFileError) as raised:
+        measured(plan, files[0].parents[5], against=mine)
+    assert "delete" not in raised.value.hint
+    assert "--against takes a cache" in raised.value.hint
     foreign = tmp_path / "foreign.json"
     foreign.write_text(files[0].read_text().replace("simulated NVIDIA H200", "NVIDIA H200"))
     with pytest.raises(CacheFileError, match="another environment") as raised:

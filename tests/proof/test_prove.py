@@ -9,6 +9,7 @@ import pytest
 from autotune_planner.cache.timings import WORK_FOLDER
 from autotune_planner.errors import NotPossibleHereError
 from autotune_planner.proving import prove_cache
+from autotune_planner.report.prove_document import prove_document
 from tests.proof.simulated import DECODE, DP4, deployment_file, rewrite, tuned
 
 pytestmark = [pytest.mark.flashinfer, pytest.mark.xdist_group("simulated-proof")]
@@ -185,6 +186,46 @@ def test_files_of_another_environment_are_refused(cache):
     assert {"other-gpu-file", "missed"} <= set(by_code(proof))
     assert {missed.reason for missed in proof.contents[0].missed} == {"nothing is loaded"}
     assert len(proof.contents[0].missed) == 14  # 2 GEMMs x 7 buckets
+    assert {missed.sizes for missed in proof.contents[0].missed} == {(64,)}  # a bounded op looks up all at its first M
+    # A run for this GPU would end at these files too.
+    assert by_code(proof)["missed"].hint.endswith("into a directory of its own: autotune-plan run FILE --cache-dir DIR")
+    # 8 sizes, each 7 buckets and its own, for 2 GEMMs: what the process timed a moment before is no hit of the file.
+    assert prove_document(proof)["totals"] == {"hits": 0, "misses": 128, "timings": 14 * TIMINGS}
+
+
+def test_files_that_a_run_replaces_name_the_run(cache):
+    plan, root, files = cache
+    for file in files:
+        file.write_text(file.read_text().replace('"cudnn_version": "', '"cudnn_version": "9'))
+    assert by_code(proof_of(plan, root))["missed"].hint == "autotune-plan run deployment.yaml"
+
+
+def edited(file):
+    rewrite(file, one(GEMM1, 32, tactic=other), fitting=False)
+
+
+def of_another_cudnn(file):
+    file.write_text(file.read_text().replace('"cudnn_version": "', '"cudnn_version": "9'))
+
+
+@pytest.mark.parametrize(("change", "code"), [(edited, "edited-file"), (of_another_cudnn, "stamp-stuck")])
+def test_the_run_that_is_advised_writes_the_file_again(cache, tmp_path, change, code):
+    """From the journal: the bytes are those of the first run, and the plain run is what the finding says."""
+    plan, root, files = cache
+    before = files[0].read_bytes()
+    for file in files:
+        change(file)
+    assert by_code(proof_of(plan, root))[code].hint.endswith("autotune-plan run deployment.yaml")
+    assert tuned(deployment_file(tmp_path, **DP4), root)[1] == files
+    assert files[0].read_bytes() == before
+
+
+def test_amd_is_not_possible_here(cache):
+    plan, root, _ = cache
+    gpu = replace(plan.resolved.gpu, vendor="amd")
+    amd = replace(plan, units=(), resolved=replace(plan.resolved, gpu=gpu, no_autotune_reason="not on AMD GPUs"))
+    with pytest.raises(NotPossibleHereError, match="nothing to prove: not on AMD GPUs"):
+        proof_of(amd, root)
 
 
 def test_a_decode_worker_and_the_server_s_own_defect(tmp_path):

@@ -188,11 +188,13 @@ def test_a_file_that_cannot_be_read_is_said_with_the_log(tmp_path, content):
     path, log = tmp_path / "rank.json", tmp_path / "replay.log"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(NotPossibleHereError, match="exit code 1") as raised:
+    error = "FileNotFoundError" if content is None else "JSONDecodeError"
+    with pytest.raises(NotPossibleHereError, match=f"the replay process failed: {error}: ") as raised:
         replay([str(path)], [Step(LINEAR_CALL, 1)], device="simulated", gpu=H200, log_path=str(log))
     assert raised.value.code == "replay-failed"
     assert raised.value.where == str(log)
-    assert ("FileNotFoundError" if content is None else "JSONDecodeError") in log.read_text()
+    assert "\n" not in raised.value.message
+    assert error in log.read_text()
 
 
 def test_every_lookup_is_told_with_key_policy_and_tactic(published, replayed):

@@ -20,7 +20,7 @@ def test_plan_and_check_are_those_of_their_commands(tmp_path: Path) -> None:
     report = report_of(tuned(question(tmp_path)))
     document = report_document(report)
     assert json.loads(json.dumps(document))  # whole, as JSON
-    assert list(document) == ["schema", "version", "plan", "check", "groups", "quarantined"]
+    assert list(document) == ["schema", "version", "simulated", "plan", "check", "groups", "quarantined"]
     assert document["schema"] == "autotune-plan/report@1"
     place = report.checked.report.question.place
     assert document["plan"] == plan_document(report.plan, place, keys=None, explain=True)

@@ -303,3 +303,13 @@ def test_a_console_message_would_be_seen(report: Report, tmp_path: Path) -> None
     page.write_text(text, encoding="utf-8")
     shown = browse(page, tmp_path / "profile", "--dump-dom")
     assert any("Content Security Policy" in line for line in shown.console)
+
+
+@pytest.mark.parametrize("gpu", ["simulated NVIDIA H200", "NVIDIA H200"])
+def test_times_of_a_cost_model_are_said_to_be(tmp_path: Path, gpu: str) -> None:
+    report = report_of(tuned(question(tmp_path), gpu=gpu))
+    simulated = gpu.startswith("simulated")
+    assert report_document(report)["simulated"] is simulated
+    for text in (report_page(report), report_markdown(report)):
+        before = text[: text.index("planned buckets in the cache")]  # the first table
+        assert ("times and gains come from a cost model" in before) is simulated
