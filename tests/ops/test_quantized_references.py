@@ -80,6 +80,24 @@ def test_mxfp4_experts_repeat_and_are_decoded_as_packed():
     assert decoded[1][0, :2].tolist() == numbers
 
 
+def test_mxfp4_weights_are_laid_out_expert_by_expert(monkeypatch):
+    """FlashInfer's layout needs a GPU: bytes in reverse stand in for it. 16 experts: patterns 0 to 6 twice, 0 and 1."""
+    import flashinfer.fused_moe as fused_moe
+
+    monkeypatch.setattr(
+        fused_moe, "interleave_moe_weights_for_sm90_mixed_gemm", lambda weight, kind: weight.flip(-1), raising=True
+    )
+    call = CutlassFusedMoe(16, 16, 256, 128, 2, 1, 1, 64, quant="w4a16_mxfp4", biased=True)
+    tensors = {spec.name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in call.weights()}
+    call._fill(tensors)
+    for name in ("fc1_expert_weights", "fc2_expert_weights"):
+        for expert in range(16):
+            assert torch.equal(tensors[name][expert], call._packed(name, expert % 7, "cpu").flip(-1))
+    reference = call.prepare("cpu")(8).reference(torch.arange(8))
+    assert bool(torch.isfinite(reference).all())
+    assert float(reference.abs().mean()) > 0
+
+
 def test_a_wrong_row_is_found_among_many():
     """512 of 8192 rows are compared, every sixteenth: a wrong tile of 64 rows has four of them."""
     rows = compared_rows(8192)
