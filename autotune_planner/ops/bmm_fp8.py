@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
 from autotune_planner.ops.dense_linear import DenseLinear
+from autotune_planner.ops.numerics import rows_of
 from autotune_planner.ops.tensors import WORKSPACE, TensorSpec
 from autotune_planner.values import dataclass
 
@@ -68,7 +69,7 @@ class BmmFp8(DenseLinear):
             x = torch.randn((1, m, self.k), dtype=torch.bfloat16, device=device).to(fp8)
             return BoundCall(
                 launch=lambda: bmm_fp8(x, weight, scale, scale, torch.bfloat16, backend="cublas"),
-                reference=lambda rows: x[0, rows].float() @ weight[0].float() * (scale * scale),
+                reference=lambda rows: rows_of(x[0], rows) @ weight[0].float() * (scale * scale),
             )
 
         return bind

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
-from autotune_planner.ops.numerics import Gate, e2m1, gated_moe
+from autotune_planner.ops.numerics import Gate, e2m1, gated_moe, rows_of
 from autotune_planner.ops.routed_moe import RoutedMoe
 from autotune_planner.ops.tensors import TensorSpec, empty_of, round_up
 from autotune_planner.values import dataclass
@@ -361,7 +361,9 @@ class CutlassFusedMoe(RoutedMoe):
         fc1, fc2 = weights["fc1_expert_weights"], weights["fc2_expert_weights"]
         gate = Gate(tensors["fc1_expert_biases"], tensors["fc2_expert_biases"], **_GATE) if self.biased else None
         between = torch.float8_e4m3fn if self.quant == "fp8" else None
-        return lambda rows: gated_moe(x[rows], ids[rows], scales[rows], fc1, fc2, gate_of=gate, between=between)
+        return lambda rows: gated_moe(
+            rows_of(x, rows), ids[rows], scales[rows], fc1, fc2, gate_of=gate, between=between
+        )
 
 
 class _Decoded:

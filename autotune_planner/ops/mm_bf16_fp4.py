@@ -68,7 +68,7 @@ class MmBf16Fp4(DenseLinear):
         import torch
         from flashinfer.gemm import mm_bf16_fp4, prepare_bf16_fp4_weights
 
-        from autotune_planner.ops.numerics import e2m1
+        from autotune_planner.ops.numerics import e2m1, rows_of
 
         weight, weight_scale, alpha = (empty_of(spec, device) for spec in self.weights())
         if device != "meta":
@@ -83,6 +83,6 @@ class MmBf16Fp4(DenseLinear):
             def launch() -> Any:
                 return mm_bf16_fp4(x, *prepared, backend="cute-dsl", out_dtype=torch.bfloat16)
 
-            return BoundCall(launch, reference=lambda rows: x[rows].float() @ e2m1(weight).T * alpha)
+            return BoundCall(launch, reference=lambda rows: rows_of(x, rows) @ e2m1(weight).T * alpha)
 
         return bind

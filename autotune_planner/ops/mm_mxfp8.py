@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
 from autotune_planner.ops.dense_linear import DenseLinear
+from autotune_planner.ops.numerics import rows_of
 from autotune_planner.ops.tensors import WORKSPACE, TensorSpec, empty_of, round_up
 from autotune_planner.values import dataclass
 
@@ -73,7 +74,9 @@ class MmMxfp8(DenseLinear):
                 bf16 = torch.bfloat16
                 return mm_mxfp8(x, weight.t(), x_scale, weight_scale, out_dtype=bf16, backend=self.backend)
 
-            return BoundCall(launch, reference=lambda rows: x[rows].float() @ weight.float().T * 2.0 ** (_SMALL - _ONE))
+            return BoundCall(
+                launch, reference=lambda rows: rows_of(x, rows) @ weight.float().T * 2.0 ** (_SMALL - _ONE)
+            )
 
         return bind
 

@@ -37,7 +37,7 @@ def gated_moe(
     counts = torch.bincount(experts.flatten(), minlength=local)[:local].tolist()  # the one time that the host waits
     order = experts.flatten().argsort(stable=True)[: sum(counts)]  # routed rows, expert by expert
     tokens = order // experts.shape[1]
-    inputs, outputs = x[tokens].float().split(counts), []
+    inputs, outputs = x.float()[tokens].split(counts), []
     for expert, first in enumerate(inputs):
         if first.shape[0] == 0:
             continue
@@ -77,6 +77,15 @@ def compared_rows(m: int, device: Any = None) -> Any:
 
     count = min(m, _ROWS)
     return torch.arange(count, device=device) * (m - 1) // max(count - 1, 1)
+
+
+def rows_of(x: Any, rows: Any) -> Any:
+    """Those rows as float32. FP8 is indexed as bytes, since not every release of torch can index it on a GPU."""
+    import torch
+
+    if x.element_size() == 1:
+        return x.view(torch.uint8)[rows].view(x.dtype).float()
+    return x[rows].float()
 
 
 def not_finite(output: Any) -> str | None:

@@ -10,7 +10,7 @@ from autotune_planner.ops.base import BoundCall  # noqa: E402
 from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe, _Decoded  # noqa: E402
 from autotune_planner.ops.mm_fp4 import CuteDslMmFp4  # noqa: E402
 from autotune_planner.ops.mm_mxfp8 import CuteDslMmMxfp8  # noqa: E402
-from autotune_planner.ops.numerics import Gate, compared_rows, disagreement, e2m1, gated_moe, not_finite  # noqa: E402
+from autotune_planner.ops.numerics import Gate, compared_rows, disagreement, e2m1, gated_moe, not_finite, rows_of  # noqa: E402
 from autotune_planner.tuning.worker import _problem  # noqa: E402
 
 pytestmark = pytest.mark.flashinfer
@@ -96,6 +96,12 @@ def test_mxfp4_weights_are_laid_out_expert_by_expert(monkeypatch):
     reference = call.prepare("cpu")(8).reference(torch.arange(8))
     assert bool(torch.isfinite(reference).all())
     assert float(reference.abs().mean()) > 0
+
+
+def test_rows_of_any_dtype():
+    x = torch.tensor([[1.0, -2.0], [0.5, 4.0], [8.0, 0.0]])  # all of them FP8 numbers
+    for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn):
+        assert rows_of(x.to(dtype), torch.tensor([2, 0])).tolist() == [[8.0, 0.0], [1.0, -2.0]]
 
 
 def test_a_wrong_row_is_found_among_many():
