@@ -274,18 +274,13 @@ def require_tunable_architecture(plan: Plan) -> None:
 
 def require_planned(plan: Plan) -> None:
     """``NotPossibleHereError`` where the server tunes at start, and nothing of it is known to this version."""
-    unplanned = unplanned_reason(plan)
+    unplanned = plan.resolved.unplanned
     if unplanned is not None and not plan.units:
         raise NotPossibleHereError(
             f"nothing can be tuned ahead of time: {unplanned}",
             code="op-not-planned",
             hint="start the server as ever: it tunes at its first start and keeps the result in its own cache",
         )
-
-
-def unplanned_reason(plan: Plan) -> str | None:
-    """What the server tunes and this version does not plan."""
-    return next((notice.message for notice in plan.resolved.notices if notice.code == "op-not-planned"), None)
 
 
 def flashinfer_version(plan: Plan, stated: str | None) -> str:

@@ -78,7 +78,7 @@ def check(question: Question, files: Sequence[RankFile]) -> CheckReport:
 def _not_read(resolved: Resolved) -> str | None:
     if resolved.no_autotune_reason is not None:
         return resolved.no_autotune_reason
-    return next((notice.message for notice in resolved.notices if notice.code == _NOT_REUSED), None)
+    return resolved.noticed(_NOT_REUSED)
 
 
 def _file_report(question: Question, file: RankFile, not_read: str | None, deleted: bool) -> FileReport:

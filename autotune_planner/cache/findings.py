@@ -22,7 +22,6 @@ ALTERED = ("edited-file", "damaged-tactic")
 """Codes of problems for which the server loads and uses a file all the same."""
 
 _SIMULATED = "simulated"
-_NOT_PLANNED = "op-not-planned"
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def _absence(report: CheckReport) -> Iterator[Finding]:
     if not absent:
         return
     files = f"no file of {len(absent)} ranks is there" if len(absent) > 1 else f"{names_of(absent)} is not there"
-    if question.demands or _unplanned(question):
+    if question.demands or question.resolved.unplanned:
         yield Finding(
             "problem", "no-file", f"{files}: the server tunes at start what its own passes reach", question.run_command
         )
@@ -252,7 +251,7 @@ def _damaged_tactics(question: Question, doubts: Sequence[Doubt], names: str) ->
 
 
 def _coverage_findings(report: CheckReport) -> Iterator[Finding]:
-    command, unplanned = report.question.run_command, _unplanned(report.question)
+    command, unplanned = report.question.run_command, report.question.resolved.unplanned
     if report.served and unplanned:
         yield Finding("note", "coverage-unknown", f"coverage is not known in full: {unplanned}")
     texts: dict[str, dict[str, None]] = {"at_start": {}, "fallback": {}}
@@ -275,10 +274,6 @@ def _coverage_findings(report: CheckReport) -> Iterator[Finding]:
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
-
-
-def _unplanned(question: Question) -> str | None:
-    return next((notice.message for notice in question.resolved.notices if notice.code == _NOT_PLANNED), None)
 
 
 def _some(texts: Iterable[str]) -> str:

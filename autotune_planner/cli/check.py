@@ -72,7 +72,7 @@ def checked_cache(
         stamp=stamp,
         environment_name="this machine" if env is None else str(env),
         run_command=_START_THE_SERVER
-        if not plan.units and pipeline.unplanned_reason(plan)
+        if not plan.units and plan.resolved.unplanned
         else run_command(file, place, assume_rules),
     )
     return plan, checked

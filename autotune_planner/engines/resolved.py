@@ -278,3 +278,12 @@ class Resolved:
     cache_place: CachePlace
     derivations: tuple[Derivation, ...]
     notices: tuple[Notice, ...]
+
+    def noticed(self, code: str) -> str | None:
+        """The message of the notice with this code; None where there is none."""
+        return next((notice.message for notice in self.notices if notice.code == code), None)
+
+    @property
+    def unplanned(self) -> str | None:
+        """What the server tunes at start and no plan here knows."""
+        return self.noticed("op-not-planned")

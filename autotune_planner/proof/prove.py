@@ -88,11 +88,11 @@ def prove(plan: Plan, place: CachePlace, *, device: DeviceKind, run_command: str
     ``NotPossibleHereError`` where this version does not know the calls that the server makes, or a process dies.
     """
     demands = demands_of(plan, {})
-    unplanned = next((notice for notice in plan.resolved.notices if notice.code == "op-not-planned"), None)
+    unplanned = plan.resolved.unplanned
     if unplanned is not None and not demands:
         raise NotPossibleHereError(
-            f"nothing can be proved: {unplanned.message}",
-            code=unplanned.code,
+            f"nothing can be proved: {unplanned}",
+            code="op-not-planned",
             hint="autotune-plan check says whether the server loads the files",
         )
     files = read_rank_files(place)
@@ -102,7 +102,7 @@ def prove(plan: Plan, place: CachePlace, *, device: DeviceKind, run_command: str
     report = check(question, files)
     findings = [*version_findings(question), *reading_findings(report)]
     if unplanned is not None:
-        findings.append(Finding("note", "not-all-proved", f"not all calls were made: {unplanned.message}"))
+        findings.append(Finding("note", "not-all-proved", f"not all calls were made: {unplanned}"))
     for content in contents:
         findings += _findings(content, run_command)
     return Proof(device, report, contents, tuple(findings))

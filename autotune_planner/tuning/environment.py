@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import shutil
@@ -14,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune_planner.cache.files import read_regular
 from autotune_planner.errors import NotPossibleHereError, UsageError
+from autotune_planner.json_text import parse_json
 from autotune_planner.plan.plan import Plan, WorkUnit
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning import keys as exact
@@ -93,8 +94,8 @@ def stamp_and_keys(plan: Plan) -> tuple[dict[str, str], dict[WorkUnit, tuple[Pla
 def read_stamp(path: Path) -> dict[str, str]:
     """The stamp in a document of ``doctor --json``. ``UsageError`` for anything else."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = parse_json(read_regular(path))
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
         raise _no_stamp(path, f"cannot be read: {reason}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:

@@ -231,17 +231,15 @@ def _look_again(racers: _Field, default: Any, cycle: int, rules: Rules) -> None:
     """
     if default in racers.racing or default not in racers.times:
         return
-    alone, launches = [default], rules.second_look_launches if racers.best_ms < rules.short_ms else 1
-    again = _Field(racers.stopwatch, alone)
-    again.times.update(again.round(_Shape(launches, warm=1 if cycle == 1 else 0)))
-    racers.launches, racers.busy_ms = racers.launches + again.launches, racers.busy_ms + again.busy_ms
-    racers.errors.update(again.errors)
-    if again.errors:
-        racers.times.pop(default)
-        return
-    racers.times[default] = min(racers.times[default], again.times[default])
-    if racers.times[default] <= racers.best_ms * rules.look_ratio:
-        racers.racing.insert(0, default)
+    others, first, best = racers.racing, racers.times[default], racers.best_ms
+    launches = rules.second_look_launches if best < rules.short_ms else 1
+    racers.racing = [default]
+    again = racers.round(_Shape(launches, warm=1 if cycle == 1 else 0))
+    racers.racing = others
+    if default in again:
+        racers.times[default] = min(first, again[default])
+        if racers.times[default] <= best * rules.look_ratio:
+            racers.racing.insert(0, default)
 
 
 def _burst(racers: _Field, cycle: int, rules: Rules) -> _Shape:

@@ -130,7 +130,7 @@ def tune(
     work_dir.mkdir(parents=True, exist_ok=True)
     spent = _Spent(observer)
     # What a journal holds is known when the first worker has said what it runs in; without one all have work.
-    at_once = 1 if (work_dir / JOURNAL).exists() else len({(unit.call, unit.custom_op) for unit in plan.units})
+    at_once = 1 if (work_dir / JOURNAL).exists() else len(plan.units)
     with _executor(plan.resolved.gpu, device, devices, work_dir, spent.watch, options, at_once) as executor:
         ready = executor.first_ready()
         strategy = _possible(options.strategy, ready, observer)
