@@ -15,6 +15,7 @@ from autotune_planner.cache.files import is_there
 from autotune_planner.cli.options import run_command
 from autotune_planner.engines.resolved import Resolved
 from autotune_planner.errors import CacheFileError, UsageError
+from autotune_planner.plan.plan import Plan
 
 _DEPLOYMENT_SUFFIXES = (".yaml", ".yml")
 
@@ -23,27 +24,33 @@ def is_deployment(path: Path) -> bool:
     return path.suffix in _DEPLOYMENT_SUFFIXES and not os.path.isdir(path)
 
 
-def rank_files(file: Path, cache_dir: str | None) -> tuple[Resolved, list[Path]]:
-    """The deployment of a file, and the file that each of its ranks opens."""
+def plan_of(file: Path) -> Plan:
+    """The plan of a deployment file."""
     from autotune_planner import planning
-    from autotune_planner.cache import sglang_layout
     from autotune_planner.deployment.load import load_deployment
 
-    resolved = planning.plan(load_deployment(file), os.environ).resolved
+    return planning.plan(load_deployment(file), os.environ)
+
+
+def rank_files(file: Path, cache_dir: str | None, plan: Plan | None = None) -> tuple[Resolved, list[Path]]:
+    """The deployment of a file, and the file that each of its ranks opens. ``plan`` is the file's, if it is known."""
+    from autotune_planner.cache import sglang_layout
+
+    resolved = (plan or plan_of(file)).resolved
     place = resolved.cache_place
     place = replace(place, cache_dir=cache_dir or place.cache_dir)
     return resolved, list(dict.fromkeys(sglang_layout.rank_file(place, rank) for rank in place.ranks))
 
 
-def places_of(path: Path, cache_dir: str | None = None) -> list[Place]:
-    """Contents at a path, or of the rank files of a deployment file.
+def places_of(path: Path, cache_dir: str | None = None, plan: Plan | None = None) -> list[Place]:
+    """Contents at a path, or of the rank files of a deployment file, whose ``plan`` may be known.
 
     Where there are none: ``UsageError`` at a path that was typed, ``CacheFileError`` for a server whose cache is not
     there.
     """
     if not is_deployment(path):
         return places_at(path)
-    resolved, files = rank_files(path, cache_dir)
+    resolved, files = rank_files(path, cache_dir, plan)
     present = [file for file in files if is_there(file)]
     if present:
         return grouped(present)

@@ -37,12 +37,14 @@ def show(
     """
     # Here and below imported in the function, since every command imports this module.
     from autotune_planner.cache.contents import read_content
-    from autotune_planner.cli.cache_source import no_garbage_collection, places_of
+    from autotune_planner.cli.cache_source import is_deployment, no_garbage_collection, places_of, plan_of
     from autotune_planner.report.console import talk_console
+    from autotune_planner.report.evidence import evidence_lines
 
     if json and csv:
         raise UsageError("--json and --csv are two forms of one output", code="usage", hint="give one of the two")
-    places = _of_rank(places_of(path, directory(cache_dir)), rank)
+    plan = plan_of(path) if is_deployment(path) else None
+    places = _of_rank(places_of(path, directory(cache_dir), plan), rank)
     if json and len(places) > 1:
         raise UsageError(
             f"{path} holds {len(places)} different caches, and --json shows one",
@@ -56,6 +58,8 @@ def show(
             "a tensor-parallel server deletes all of them at start"
         )
     _note_unreadable_journals(places)
+    for line in evidence_lines(plan.ops) if plan else ():
+        talk_console().print(f"note: {line}", markup=False)
     with no_garbage_collection():
         contents = (_selected(read_content(place), op, bucket) for place in places)
         _print(contents, json=json, csv=csv)

@@ -52,6 +52,15 @@ def test_on_the_device(cli, cache_dir, command):
     assert json.loads(document.out)["evidence"] == [SAID]
 
 
+def test_show(cli, cache_dir):
+    """On stderr, so that JSON and CSV stay what they are."""
+    for form in ((), ("--json",), ("--csv",)):
+        result = cli("show", FILE, "--cache-dir", cache_dir, *form)
+        assert result.code == 0
+        assert said(result.err)
+        assert not said(result.out)
+
+
 def test_check_and_report(cli, cache_dir, tmp_path):
     assert said(cli("check", FILE, "--cache-dir", cache_dir).out)
     page = tmp_path / "report.html"
