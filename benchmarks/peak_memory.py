@@ -2,8 +2,9 @@
 
     python benchmarks/peak_memory.py examples/FILE.yaml --out RESULT.json [--buckets 1,1024,8192]
 
-Each unit is raced as a worker does it, after one that warms its modules up. ``measured`` is the highest amount that
-torch's allocator handed out (FlashInfer takes its workspaces from it too), ``reserved`` what it took from the device.
+Each unit is raced and its winner checked as a worker does it, after one that warms its modules up. ``measured`` is the
+highest amount that torch's allocator handed out (FlashInfer takes its workspaces from it too), ``reserved`` what it
+took from the device.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from autotune_planner import planning
 from autotune_planner.deployment.load import load_deployment
+from autotune_planner.ops.numerics import problem_of
 from autotune_planner.plan.memory import unit_memory
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning import flashinfer_internals as internals
@@ -60,6 +62,7 @@ def raced(unit: WorkUnit) -> None:
     launch = unit.call.prepare("cuda")(unit.bucket)
     with internals.fresh_tuner(), internals.silenced(), tuning_contexts(unit), internals.racing(race):
         launch()
+        problem_of(launch)
 
 
 if __name__ == "__main__":

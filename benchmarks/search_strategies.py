@@ -5,16 +5,20 @@
 
 ``moe``: bf16 MoE of Qwen3-30B-A3B, TP 1 (42 profiles). ``bmm_fp8``: the four linears of Llama-3.1-8B FP8, TP 1 (84).
 Every run of a strategy starts with a fresh tuner; stock is FlashInfer's own loop, largest size first. The oracle times
-every tactic of every profile 64 times, interleaved. Where a kernel is short, or single launches depend on what ran
-before, the contenders are timed again in bursts after a warm launch, with rests so that the power limit does not lower
-the clock, and the bursts' medians count. Regret of a pick: its oracle time over the oracle's least, less 1.
+every tactic of every profile 64 times, in passes over all in an order drawn anew, and the contenders 40 times again in
+bursts after a warm launch, with rests so that the power limit does not lower the clock. Each burst is set against the
+others of its pass, and the mean of these ratios counts. Regret of a pick: its oracle time over the oracle's least,
+less 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
+import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -28,18 +32,20 @@ from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe
 from autotune_planner.plan.buckets import hybrid_grid
 from autotune_planner.tuning import flashinfer_internals as internals
 from autotune_planner.tuning.contexts import tuning_contexts
-from autotune_planner.tuning.race import RaceResult, Stopwatch, interleaved, race
+from autotune_planner.tuning.race import RaceResult, Stopwatch, race
+from autotune_planner.tuning.tie_order import tie_order
 
 LARGEST = 8192
 RUNS = 3
 SINGLES = 64
+BURSTS = 40
 CONTENDER_RATIO = {True: 1.06, False: 1.25}  # with a cycle; without, single launches depend on what ran before
 CONTENDER_MS = 0.002
+REST = 1.0  # of the busy time
+HELD_UP = 0.03
+BURST_MS = 0.3  # at least 2 launches; of an op with a cycle whole cycles, or quarters of one where kernels are long
 SHORT_MS = 0.175
-BURSTS = 36
-REST = 0.5  # of the busy time
-BURST_MS = 0.15  # of an op without a cycle; 4 to 16 launches
-CHUNK = 192  # launches queued at once
+QUEUED_MS = 8.0  # kernels queued at once, in whole passes: less than what it takes to meet the power limit
 
 QWEN3_MOE = CutlassFusedMoe(
     num_experts=128,
@@ -58,6 +64,8 @@ LLAMA_LINEARS = (
     BmmFp8(n=4096, k=14336),
 )
 CALLS: dict[str, tuple[OpCall, ...]] = {"moe": (QWEN3_MOE,), "bmm_fp8": LLAMA_LINEARS}
+
+EACH = [(bucket,) for bucket in hybrid_grid(LARGEST)]  # one bucket at a time, the smallest first, as ``run`` goes
 
 Picks = dict[str, Any]  # profile -> tactic
 
@@ -81,7 +89,7 @@ class Bench:
 
     def __init__(self, calls: Sequence[OpCall]) -> None:
         internals.import_flashinfer(quiet=True)
-        self._launches = {call.label: call.prepare("cuda")(LARGEST) for call in calls}
+        self._launches = {call: call.prepare("cuda")(LARGEST) for call in calls}
         self.stock(warm_up=True)
         self.race(warm_up=True)
 
@@ -94,8 +102,7 @@ class Bench:
 
     def race(self, *, search: internals.Search = race, warm_up: bool = False) -> dict[str, Any]:
         """One bucket at a time, the smallest first, as ``run`` does."""
-        each = [(bucket,) for bucket in hybrid_grid(LARGEST)]
-        seconds, picks, raced = self._tune(search, [(1, LARGEST)] if warm_up else each)
+        seconds, picks, raced = self._tune(search, [(1, LARGEST)] if warm_up else EACH)
         return {
             "strategy": "race",
             "seconds": seconds,
@@ -117,14 +124,14 @@ class Bench:
         }
 
     def oracle(self) -> dict[str, Any]:
-        """Profile -> tactic -> [mean us of single launches, median us in bursts or None, their standard deviation]."""
+        """Profile -> tactic -> [mean us of single launches, mean us in bursts or None, their standard deviation]."""
         tables: list[OracleTable] = []
 
         def search(places: Sequence[int], stopwatch: Stopwatch, *, cycle: int) -> RaceResult:
             tables.append(measure(places, stopwatch, cycle))
             return tables[-1].as_result()
 
-        _, _, raced = self._tune(search, [None])
+        _, _, raced = self._tune(search, EACH)
         return {
             profile(label, one.custom_op, one.shapes): {
                 str(one.tactics[place]): row for place, row in table.rows().items()
@@ -134,7 +141,7 @@ class Bench:
 
     def _labels(self, raced: Sequence[internals.Raced]) -> list[str]:
         """The call of each raced profile: calls are tuned one after another, each with equally many profiles."""
-        return [label for label in self._launches for _ in range(len(raced) // len(self._launches))]
+        return [call.label for call in self._launches for _ in range(len(raced) // len(self._launches))]
 
     def _tune(
         self, search: internals.Search | None, passes: Sequence[tuple[int, ...] | None]
@@ -147,27 +154,30 @@ class Bench:
         picks: Picks = {}
         torch.cuda.synchronize()
         started = time.perf_counter()
-        for label, launch in self._launches.items():
+        for call, launch in self._launches.items():
+            first_of = functools.partial(tie_order, call.searched_as, torch.cuda.get_device_capability())
             with internals.fresh_tuner() as tuner, internals.silenced(), tuning_contexts(None):
                 for buckets in passes:
                     if buckets is None:
-                        raced += tuned(launch, search)
+                        raced += tuned(launch, search, first_of)
                     else:
                         with autotune(True, tuning_buckets=buckets, round_up=True):
-                            raced += tuned(launch, search)
+                            raced += tuned(launch, search, first_of)
                 picks |= {
-                    profile(label, key.custom_op, key.nearest_profile): value[0]
+                    profile(call.label, key.custom_op, key.nearest_profile): value[0]
                     for key, value in tuner.profiling_cache.items()
                 }
         torch.cuda.synchronize()
         return time.perf_counter() - started, picks, raced
 
 
-def tuned(launch: Callable[[], Any], search: internals.Search | None) -> list[internals.Raced]:
+def tuned(
+    launch: Callable[[], Any], search: internals.Search | None, first_of: Callable[[str], Sequence[Any]]
+) -> list[internals.Raced]:
     if search is None:
         launch()
         return []
-    with internals.racing(search) as raced:
+    with internals.racing(search, first_of) as raced:
         launch()
     return raced
 
@@ -179,55 +189,75 @@ def profile(label: str, custom_op: str, shapes: Sequence[Sequence[int]]) -> str:
 
 @dataclass(frozen=True)
 class OracleTable:
-    """Milliseconds per launch: ``singles`` of every tactic, ``bursts`` of the contenders."""
+    """Milliseconds per launch, one value for each pass: ``singles`` of every tactic, ``bursts`` of the contenders."""
 
     singles: dict[int, list[float]]
     bursts: dict[int, list[float]]
     errors: dict[int, Exception]
 
     def rows(self) -> dict[int, list[float | None]]:
+        settled = settle(self.bursts)
         return {
-            place: [
-                1e3 * statistics.fmean(values),
-                1e3 * statistics.median(self.bursts[place]) if place in self.bursts else None,
-                1e3 * statistics.stdev(self.bursts[place]) if place in self.bursts else None,
-            ]
+            place: [1e3 * statistics.fmean(values), *(1e3 * value for value in settled[place])]
+            if place in settled
+            else [1e3 * statistics.fmean(values), None, None]
             for place, values in self.singles.items()
         }
 
     def as_result(self) -> RaceResult:
-        times = {place: statistics.fmean(self.bursts.get(place, values)) for place, values in self.singles.items()}
+        times = {place: statistics.fmean(values) for place, values in self.singles.items()}
+        times |= {place: mean for place, (mean, _) in settle(self.bursts).items()}
         winner = min(self.bursts or times, key=lambda place: times[place])
         return RaceResult(winner, times, self.errors, (winner,), None, None, 0, 0.0, 0)
 
 
+def settle(bursts: dict[int, list[float]]) -> dict[int, tuple[float, float]]:
+    """Time of each place and its standard deviation in a pass. What the clock did to a whole pass is taken out, and a
+    burst that something held up counts as one by ``HELD_UP`` above the median."""
+    if not bursts:
+        return {}
+    means = [statistics.fmean(values) for values in zip(*bursts.values(), strict=True)]
+    level = statistics.median(means)
+    settled = {}
+    for place, values in bursts.items():
+        ratios = [value / mean for value, mean in zip(values, means, strict=True)]
+        limit = statistics.median(ratios) * (1 + HELD_UP)
+        kept = [min(ratio, limit) for ratio in ratios]
+        settled[place] = (level * statistics.fmean(kept), level * statistics.stdev(kept))
+    return settled
+
+
 def measure(places: Sequence[int], stopwatch: Stopwatch, cycle: int) -> OracleTable:
-    """Time one profile at length. A sample of a contender is one burst: 64 of 16 launches, or 128 of 4 long ones."""
+    """Time one profile at length: single launches of all, then bursts of those near the best."""
     first = dict(zip(places, stopwatch(places, 1), strict=True))
     errors = {place: value for place, value in first.items() if isinstance(value, Exception)}
     running = [place for place in places if place not in errors]
-    singles = sampled(running, stopwatch, launches=1, samples=SINGLES, rest=0.0)
+    singles = sampled(running, stopwatch, launches=1, passes=SINGLES, at_once=4, rest=0.0)
     means = {place: statistics.fmean(values) for place, values in singles.items()}
     best = min(means.values())
-    if cycle > 1 and best >= SHORT_MS:
-        return OracleTable(singles, {}, errors)
-    limit = best * CONTENDER_RATIO[cycle > 1] + CONTENDER_MS
-    contenders = [place for place in running if means[place] <= limit]
-    launches = cycle if cycle > 1 else min(16, max(4, round(BURST_MS / best)))
-    bursts = sampled(contenders, stopwatch, launches=launches, samples=BURSTS, rest=REST)
-    return OracleTable(singles, bursts, errors)
+    contenders = [place for place in running if means[place] <= best * CONTENDER_RATIO[cycle > 1] + CONTENDER_MS]
+    launches = burst_launches(best, cycle)
+    at_once = max(1, int(QUEUED_MS / (len(contenders) * launches * best)))
+    return OracleTable(singles, sampled(contenders, stopwatch, launches, BURSTS, at_once, REST), errors)
+
+
+def burst_launches(best_ms: float, cycle: int) -> int:
+    if cycle == 1:
+        return min(32, max(2, math.ceil(BURST_MS / best_ms)))
+    return cycle // 4 if best_ms >= SHORT_MS else cycle * math.ceil(BURST_MS / (cycle * best_ms))
 
 
 def sampled(
-    places: Sequence[int], stopwatch: Stopwatch, *, launches: int, samples: int, rest: float
+    places: Sequence[int], stopwatch: Stopwatch, launches: int, passes: int, at_once: int, rest: float
 ) -> dict[int, list[float]]:
-    """Interleaved bursts, ``samples`` of each place; pauses of ``rest`` times the busy time before every few."""
+    """One burst of each place in each pass; ``at_once`` passes are queued, after a pause of ``rest`` times the busy
+    time before. The order changes, since a tactic's time depends on which ran before it."""
     values: dict[int, list[float]] = {place: [] for place in places}
-    schedule = interleaved(places, samples)
-    step = max(1, CHUNK // launches)
+    draw = random.Random(0)
     rest_ms = 0.0
-    for start in range(0, len(schedule), step):
-        bursts = schedule[start : start + step]
+    for start in range(0, passes, at_once):
+        count = min(at_once, passes - start)
+        bursts = [place for _ in range(count) for place in draw.sample(places, len(places))]
         measured = stopwatch(bursts, launches, warm=1 if launches > 1 else 0, rest_ms=rest_ms)
         for place, value in zip(bursts, measured, strict=True):
             assert not isinstance(value, Exception)
@@ -253,7 +283,7 @@ def summary(runs: Sequence[dict[str, Any]], oracle: dict[str, Any]) -> dict[str,
 
 
 def truth(row: dict[str, Any]) -> dict[str, float]:
-    """Tactic -> microseconds: bursts where there are any, the other tactics' singles brought to their scale."""
+    """Tactic -> microseconds: bursts of the contenders, the other tactics' singles brought to their scale."""
     ratios = [burst / single for single, burst, _ in row.values() if burst is not None]
     scale = statistics.median(ratios) if ratios else 1.0
     return {tactic: burst if burst is not None else single * scale for tactic, (single, burst, _) in row.items()}

@@ -138,6 +138,13 @@ class OpCall(ABC):
     def profiler_bytes(self, custom_op: str, bucket: int) -> int:
         """Bytes that the runner allocates for itself to profile one bucket of one custom op, and keeps."""
 
+    def check_bytes(self, m: int) -> int:
+        """Device bytes that the check of a winner at M = m takes beside the call's own, its float32 reference among it.
+
+        Whether an output is finite takes four bytes of each element.
+        """
+        return 4 * self.output(m).elements
+
     @abstractmethod
     def prepare(self, device: str) -> Bind:
         """Build one rank's synthetic weights on ``device`` ("cuda", "meta") and return ``bind``.

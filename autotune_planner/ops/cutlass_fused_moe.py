@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
-from autotune_planner.ops.numerics import Gate, e2m1, gated_moe, rows_of
+from autotune_planner.ops.numerics import COMPARED_ROWS, EXPERTS_AT_ONCE, Gate, e2m1, gated_moe, rows_of
 from autotune_planner.ops.routed_moe import RoutedMoe
 from autotune_planner.ops.tensors import TensorSpec, empty_of, round_up
 from autotune_planner.values import dataclass
@@ -20,7 +20,7 @@ Quant = Literal["bf16", "fp8", "nvfp4", "w4a16_mxfp4", "w4a8_mxfp4", "mxfp8_mxfp
 
 _ARCHITECTURES = {(8, 9): "89", (9, 0): "90", (10, 0): "100", (10, 3): "103", (12, 0): "120", (12, 1): "120"}
 _OBJECTS = {"89": 248, "90": 248, "100": 270, "103": 282, "120": 96}  # of SM89 not counted
-_BF16, _INT, _LONG = 2, 4, 8
+_BF16, _INT, _FLOAT32, _LONG = 2, 4, 4, 8
 _ROUTING_SAMPLES = 16  # NUM_ROUTING_SAMPLES of the profiler, each with three maps of the routed rows
 _TMA_BYTES = 256  # upper estimate of the descriptors of one expert's GEMM: pointers, strides and shape
 _TMA_SETS = _ROUTING_SAMPLES * 2 * 2 + 1  # NUM_FUSION_TYPES x NUM_SWAP_AB_TYPES
@@ -161,6 +161,18 @@ class CutlassFusedMoe(RoutedMoe):
         halves = 2 if custom_op == self.custom_ops[0] else 1
         return 2.0 * m * self.top_k * halves * self.intermediate_size * self.hidden_size
 
+    def check_bytes(self, m: int) -> int:
+        """First matrices of some experts as they are and in float32, and of each routed row of the compared ones three
+        copies of its inputs and six of its intermediates. MXFP4 has its matrices decoded to bfloat16 beside."""
+        if not self._has_reference:
+            return super().check_bytes(m)
+        routed = min(m, COMPARED_ROWS) * self.top_k
+        matrix = 2 * self.intermediate_size * self.hidden_size
+        experts = min(self.local_experts, EXPERTS_AT_ONCE, routed)
+        decoded = 3 * _PATTERNS * matrix if self.quant == "w4a16_mxfp4" else 0
+        rows = _FLOAT32 * routed * (3 * self.hidden_size + 6 * self.intermediate_size)
+        return super().check_bytes(m) + experts * matrix * (_BF16 + _FLOAT32) + decoded + rows
+
     def profiler_bytes(self, custom_op: str, bucket: int) -> int:
         """Workspace of FlashInfer's GEMM profiler; the weights are ours.
 
@@ -228,6 +240,10 @@ class CutlassFusedMoe(RoutedMoe):
             return BoundCall(launch, reference, _FP8_BETWEEN if self.quant == "fp8" else 1.0)
 
         return bind
+
+    @property
+    def _has_reference(self) -> bool:
+        return self.quant in ("bf16", "fp8", "w4a16_mxfp4")
 
     @property
     def _format(self) -> _Format:
@@ -356,7 +372,7 @@ class CutlassFusedMoe(RoutedMoe):
         """float32 of what was quantized. None for formats whose kernel quantizes activations by scales of its own."""
         import torch
 
-        if self.quant not in ("bf16", "fp8", "w4a16_mxfp4"):
+        if not self._has_reference:
             return None
         fc1, fc2 = weights["fc1_expert_weights"], weights["fc2_expert_weights"]
         gate = Gate(tensors["fc1_expert_biases"], tensors["fc2_expert_biases"], **_GATE) if self.biased else None

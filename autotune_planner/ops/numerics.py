@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from autotune_planner.ops.base import BoundCall
 
 # Unit roundoff of the output's dtype, times what a long accumulation and one rounded intermediate add to it.
 _RELATIVE = {"bfloat16": 2**-8 * 4, "float16": 2**-11 * 4}
 _OUTLIERS = 1e-4  # share of elements that may be beyond that: the tail of a sum's rounding, met in 16 million elements
 _FAR = 8  # times the tolerance, which no element may be beyond
-_ROWS = 512  # of an output that are compared: of 8192 rows every sixteenth, so some of every tile
+EXPERTS_AT_ONCE = 8  # whose float32 copies exist at a time; with one at a time the GPU waits for the host
+COMPARED_ROWS = 512  # of an output: of 8192 rows every sixteenth, so some of every tile
 
 
 class Gate(NamedTuple):
@@ -38,27 +42,37 @@ def gated_moe(
     order = experts.flatten().argsort(stable=True)[: sum(counts)]  # routed rows, expert by expert
     tokens = order // experts.shape[1]
     inputs, outputs = x.float()[tokens].split(counts), []
-    for expert, first in enumerate(inputs):
-        if first.shape[0] == 0:
-            continue
-        first = first @ fc1[expert].float().T
+    busy = [expert for expert in range(local) if counts[expert]]
+    for start in range(0, len(busy), EXPERTS_AT_ONCE):
+        group = busy[start : start + EXPERTS_AT_ONCE]
+        rows = torch.nn.utils.rnn.pad_sequence([inputs[expert] for expert in group], batch_first=True)
+        first = rows @ _stacked(fc1, group)
         if gate_of is None:
-            linear, gate = first.chunk(2, dim=1)
+            linear, gate = first.chunk(2, dim=-1)
             hidden = torch.nn.functional.silu(gate) * linear
         else:
-            linear, gate = (first + gate_of.fc1_bias[expert].float()).chunk(2, dim=1)
+            linear, gate = (first + gate_of.fc1_bias[group].float()[:, None]).chunk(2, dim=-1)
             gate, linear = gate.clamp(max=gate_of.limit), linear.clamp(-gate_of.limit, gate_of.limit)
             hidden = gate * torch.sigmoid(gate_of.alpha * gate) * (linear + gate_of.beta)
         if between is not None:
             hidden = hidden.to(between).float()
-        second = hidden @ fc2[expert].float().T
+        second = hidden @ _stacked(fc2, group)
         if gate_of is not None:
-            second += gate_of.fc2_bias[expert].float()
-        outputs.append(second)
+            second += gate_of.fc2_bias[group].float()[:, None]
+        outputs += [second[place, : counts[expert]] for place, expert in enumerate(group)]
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     if outputs:
         out.index_add_(0, tokens, torch.cat(outputs) * scales.flatten()[order].float()[:, None])
     return out
+
+
+def _stacked(weights: Any, group: Sequence[int]) -> Any:
+    """The transposed matrices of some experts, (experts, columns, rows) float32; put together as bytes, as in
+    ``rows_of``."""
+    import torch
+
+    matrices = [weights[expert] for expert in group]
+    return torch.stack([one.view(torch.uint8) for one in matrices]).view(matrices[0].dtype).float().transpose(1, 2)
 
 
 def e2m1(packed: Any) -> Any:
@@ -71,11 +85,22 @@ def e2m1(packed: Any) -> Any:
     return table[halves.long()].flatten(-2)
 
 
+def problem_of(call: BoundCall) -> str | None:
+    """What is wrong with a call's output; None where nothing is, or nobody can say more than that it is finite."""
+    output = call()
+    output = output.reshape(-1, output.shape[-1])
+    problem = not_finite(output)
+    if problem is not None or call.reference is None:
+        return problem
+    rows = compared_rows(output.shape[0], output.device)
+    return disagreement(output[rows], call.reference(rows), call.tolerance)
+
+
 def compared_rows(m: int, device: Any = None) -> Any:
     """Which of M = m rows are compared: all of them, or 512 evenly spread ones, the first and the last included."""
     import torch
 
-    count = min(m, _ROWS)
+    count = min(m, COMPARED_ROWS)
     return torch.arange(count, device=device) * (m - 1) // max(count - 1, 1)
 
 

@@ -29,6 +29,7 @@ from autotune_planner.values import dataclass
 Term = tuple[str, int]
 _LOGITS = "next_token_logits_buffer"
 _PROFILER = "FlashInfer's profiler"
+_CHECK = "check of the winner"
 _BFLOAT16 = 2
 _LARGEST_L2 = 128 << 20  # of the GPUs in profiles
 
@@ -56,10 +57,12 @@ def pass_memories(resolved: Resolved) -> tuple[PassMemory, ...]:
 
 
 def unit_memory(unit: WorkUnit) -> PassMemory:
-    """Tuning one work unit: the op's weights, the call at M = bucket, and what FlashInfer allocates to profile it."""
+    """Tuning one work unit: the op's weights, the call at M = bucket, and the larger of what FlashInfer allocates to
+    profile it and what the check of its winner takes after that."""
     call, bucket = unit.call, unit.bucket
     terms = [("weights", call.weight_bytes()), *_call(call, bucket)]
-    return PassMemory(unit.id, (*terms, (_PROFILER, profiling_bytes(call, unit.custom_op, bucket))))
+    profiling, check = profiling_bytes(call, unit.custom_op, bucket), call.check_bytes(bucket)
+    return PassMemory(unit.id, (*terms, (_PROFILER, profiling) if profiling >= check else (_CHECK, check)))
 
 
 def profiling_bytes(call: OpCall, custom_op: str, bucket: int) -> int:

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from autotune_planner.errors import NotPossibleHereError
 from autotune_planner.tuning.race import RaceResult, Stopwatch
 from autotune_planner.tuning.stopwatch import GpuStopwatch, Known
+from autotune_planner.tuning.tie_order import in_tie_order
 
 _STAND_IN_TACTICS = 45  # per GEMM, as the SM90 bf16 module offers; cuBLASLt's list is shorter
 _STAND_IN_ALGOS = 8
@@ -480,8 +481,10 @@ def racing_obstacle() -> str | None:
 
 
 @contextlib.contextmanager
-def racing(search: Search) -> Iterator[list[Raced]]:
+def racing(search: Search, first_of: Callable[[str], Sequence[Any]] = lambda custom_op: ()) -> Iterator[list[Raced]]:
     """Let ``search`` choose where FlashInfer's tuner would time every tactic, and list what was raced.
+
+    ``first_of`` names the tactics of a custom op that go first in a tie; FlashInfer's own order follows.
 
     FlashInfer's ``choose_one`` still makes the inputs, asks for the tactics, blocks, skips, stores and writes; only
     its timer is answered, so that its minimum is the search's winner. A profile that ``search`` cannot time as its
@@ -531,7 +534,8 @@ def racing(search: Search) -> Iterator[list[Raced]]:
                 stopwatch = _borrowed_timer(functools.partial(timer, tuning_config=tuning_config, **call), tactics)
             started = time.monotonic()
             with autotuner._profile_measurement_scope():
-                result = search(range(len(tactics)), stopwatch, cycle=_traits(runner).cycle)
+                order = in_tie_order(tactics, first_of(present.custom_op))
+                result = search(order, stopwatch, cycle=_traits(runner).cycle)
             seconds = time.monotonic() - started
             shapes = self._get_input_sizes(inputs)
             raced.append(Raced(present.custom_op, type(runner).__name__, shapes, tactics, result, seconds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -14,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from autotune_planner.ops.base import Bind, BoundCall, JitModule, OpCall
-from autotune_planner.ops.numerics import compared_rows, disagreement, not_finite
+from autotune_planner import profiles
+from autotune_planner.ops.base import Bind, JitModule, OpCall
+from autotune_planner.ops.numerics import problem_of
 from autotune_planner.plan.buckets import size_inside
 from autotune_planner.plan.memory import unit_memory
 from autotune_planner.plan.plan import WorkUnit
@@ -40,6 +42,7 @@ from autotune_planner.tuning.planted import PlantedFault, suffer
 from autotune_planner.tuning.quarantine import Fault, Quarantined
 from autotune_planner.tuning.race import race
 from autotune_planner.tuning.simulated import CostModel
+from autotune_planner.tuning.tie_order import tie_order
 
 CONTEXT_LOST = 70  # exit code of a worker whose CUDA context is beyond use
 _NO_TACTIC = "FlashInfer found no tactic that runs, or the tensors did not fit into GPU memory"
@@ -106,12 +109,20 @@ class _UnitTuner:
             entries=found.entries,
             skipped=found.skipped,
             seconds=time.monotonic() - started,
-            device_seconds=(self._cost_model.elapsed_ms - clock) / 1e3 if self._cost_model else None,
+            device_seconds=self._device_seconds(request, clock),
             failure=found.failure,
             search=found.search,
             quarantined=found.quarantined,
             gpu=gpu_state() if self._device == "cuda" else None,
         )
+
+    def _device_seconds(self, request: TuneUnit, clock: float) -> float | None:
+        """Time of a virtual GPU since ``clock``: its kernels by the cost model, and what a profile costs on a real one
+        beside them."""
+        if self._cost_model is None:
+            return None
+        beside: float = profiles.table("search")["strategies"][request.strategy]["per_profile"]
+        return (self._cost_model.elapsed_ms - clock) / 1e3 + beside
 
     def _attempt(self, request: TuneUnit) -> _Found:
         """One search. One that runs out of memory in a tactic is made again carefully, so that the tactic is named."""
@@ -147,7 +158,9 @@ class _UnitTuner:
                 else:
                     timed = watching.enter_context(internals.watched_tactics())
                     if request.strategy == "race":
-                        raced = watching.enter_context(internals.racing(race))
+                        capability = self._spec.gpu.compute_capability
+                        first_of = functools.partial(tie_order, unit.call.searched_as, capability)
+                        raced = watching.enter_context(internals.racing(race, first_of))
                 with tuning_contexts(unit):
                     launch()
         except Exception as error:  # reported, listed and left untuned; the other units go on
@@ -184,7 +197,7 @@ class _UnitTuner:
             if m is None:
                 continue
             with self._planted(unit):
-                problem = _problem(self._bind(unit.call)(m))
+                problem = problem_of(self._bind(unit.call)(m))
             self._end_if_lost()
             if problem is not None:
                 fault: Fault = "not finite" if "finite" in problem else "wrong result"
@@ -284,17 +297,6 @@ def _searched(
 
 def _quarantined(unit: WorkUnit, runner: str, tactic: Any, fault: Fault, reason: str) -> Quarantined:
     return Quarantined(unit.custom_op, runner, _as_json(tactic), fault, reason, unit.bucket, unit.call.label)
-
-
-def _problem(call: BoundCall) -> str | None:
-    """What is wrong with a call's output; None where nothing is, or nobody can say more than that it is finite."""
-    output = call()
-    output = output.reshape(-1, output.shape[-1])
-    problem = not_finite(output)
-    if problem is not None or call.reference is None:
-        return problem
-    rows = compared_rows(output.shape[0], output.device)
-    return disagreement(output[rows], call.reference(rows), call.tolerance)
 
 
 def _as_json(tactic: Any) -> Any:

@@ -10,8 +10,16 @@ from autotune_planner.ops.base import BoundCall  # noqa: E402
 from autotune_planner.ops.cutlass_fused_moe import CutlassFusedMoe, _Decoded  # noqa: E402
 from autotune_planner.ops.mm_fp4 import CuteDslMmFp4  # noqa: E402
 from autotune_planner.ops.mm_mxfp8 import CuteDslMmMxfp8  # noqa: E402
-from autotune_planner.ops.numerics import Gate, compared_rows, disagreement, e2m1, gated_moe, not_finite, rows_of  # noqa: E402
-from autotune_planner.tuning.worker import _problem  # noqa: E402
+from autotune_planner.ops.numerics import (  # noqa: E402
+    Gate,
+    compared_rows,
+    disagreement,
+    e2m1,
+    gated_moe,
+    not_finite,
+    problem_of,
+    rows_of,
+)
 
 pytestmark = pytest.mark.flashinfer
 
@@ -63,8 +71,8 @@ def test_linears_of_quantized_weights():
 
 def test_without_a_reference_only_finiteness_counts():
     good, bad = torch.ones(1, 4), torch.tensor([[1.0, math.nan]])
-    assert _problem(BoundCall(lambda: good, None)) is None
-    assert _problem(BoundCall(lambda: bad, None)) == "1 of 2 elements are not finite" == not_finite(bad)
+    assert problem_of(BoundCall(lambda: good, None)) is None
+    assert problem_of(BoundCall(lambda: bad, None)) == "1 of 2 elements are not finite" == not_finite(bad)
 
 
 def test_mxfp4_experts_repeat_and_are_decoded_as_packed():
@@ -113,8 +121,8 @@ def test_a_wrong_row_is_found_among_many():
     right = torch.ones(8192, 8)
     wrong = right.clone()
     wrong[640:704] = 2.0
-    assert _problem(BoundCall(lambda: right.bfloat16(), lambda rows: right[rows])) is None
-    assert "32 of 4096 elements are off" in _problem(BoundCall(lambda: wrong.bfloat16(), lambda rows: right[rows]))
+    assert problem_of(BoundCall(lambda: right.bfloat16(), lambda rows: right[rows])) is None
+    assert "32 of 4096 elements are off" in problem_of(BoundCall(lambda: wrong.bfloat16(), lambda rows: right[rows]))
 
 
 def test_a_tolerance_multiplies_what_is_allowed():

@@ -127,6 +127,26 @@ def test_peak_of_a_work_unit():
     )
 
 
+def test_a_small_unit_s_peak_is_the_check_of_its_winner():
+    # A float32 weight is larger than what the tuner draws: the workspace twice in float32, and one token.
+    linear = BmmFp8(n=28672, k=4096)
+    check = 4 * (28672 * 4096 + 4096 + 5 * 28672) + 4 * 28672
+    assert check > profiling_bytes(linear, "fp8_gemm", 1)
+    assert unit_memory(WorkUnit("fp8_gemm", linear, 1)).terms[-1] == ("check of the winner", check)
+    # One token goes to 8 of 128 experts: their first matrices in bfloat16 and float32, and its rows.
+    check = 8 * 2 * I * H * (2 + 4) + 4 * 8 * (3 * H + 6 * I) + 4 * H
+    assert unit_memory(WorkUnit(MOE.custom_ops[0], MOE, 1)).terms[-1] == ("check of the winner", check)
+
+
+def test_a_check_holds_few_rows_and_experts():
+    # 512 rows of 8 experts each, and of the whole output whether it is finite
+    assert MOE.check_bytes(8192) == 8 * 2 * I * H * 6 + 4 * 512 * K * (3 * H + 6 * I) + 4 * 8192 * H
+    narrow = replace(MOE, quant="nvfp4")  # no float32 reference
+    assert narrow.check_bytes(8192) == 4 * 8192 * H
+    decoded = replace(MOE, quant="w4a16_mxfp4")  # seven experts' three matrices of I x H in bfloat16
+    assert decoded.check_bytes(8192) == MOE.check_bytes(8192) + 7 * 3 * I * H * 2
+
+
 @given(m=st.integers(1, 131072), more=st.integers(1, 131072))
 def test_a_larger_bucket_never_needs_less(m, more):
     for call in (MOE, BmmFp8(n=6144, k=4096)):

@@ -60,10 +60,11 @@ def test_the_stamp_says_simulated(one):
 
 
 def test_the_device_clock_of_stock_tuning(tmp_path):
-    # 46 tactics of a MoE GEMM (45 stand-ins and the default), 9 of a linear; each at least its 5 ms delay kernel.
+    # 46 tactics of a MoE GEMM (45 stand-ins and the default), 9 of a linear; each at least its 5 ms delay kernel, and
+    # 20 ms a profile (profiles/search.yaml).
     for result in simulated(tmp_path, lambda event: None, strategy="stock").results:
         timings = 9 if result.unit.custom_op == "fp8_gemm" else 46
-        assert 0.005 * timings < result.device_seconds < 0.007 * timings
+        assert 0.005 * timings < result.device_seconds - 0.02 < 0.007 * timings
 
 
 def test_two_workers_give_the_same_entries(one, tmp_path):
