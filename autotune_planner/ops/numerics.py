@@ -131,8 +131,14 @@ def disagreement(output: Any, reference: Any, tolerance: float = 1.0) -> str | N
     """
     if (broken := not_finite(output)) is not None:
         return broken
+    if not_finite(reference) is not None:  # says nothing of the output
+        return None
+    scale = reference.square().mean().sqrt()
+    if scale == 0:  # a rank none of whose experts is chosen
+        wrong = int((output != 0).sum())
+        return f"{wrong} of {output.numel()} elements are not zero, as a float32 reference is" if wrong else None
     relative = tolerance * _RELATIVE[str(output.dtype).removeprefix("torch.")]
-    allowed = reference.abs().add_(reference.square().mean().sqrt()).mul_(relative)
+    allowed = reference.abs().add_(scale).mul_(relative)
     ratio = (output.float() - reference).abs_().div_(allowed)
     beyond, worst = int((ratio > 1).sum()), float(ratio.max())
     if beyond <= _OUTLIERS * output.numel() and worst <= _FAR:

@@ -129,6 +129,8 @@ class _Field:
         passes: list[dict[Any, float]] = [{} for _ in range(shape.repeats)]
         for number, (tactic, outcome) in enumerate(zip(bursts, outcomes, strict=True)):
             self.launches += shape.launches + shape.warm
+            if not isinstance(outcome, Exception) and not 0 < outcome < math.inf:
+                outcome = RuntimeError(f"it was timed at {outcome} ms")
             if isinstance(outcome, Exception):
                 self.errors[tactic] = outcome
                 self.times.pop(tactic, None)
@@ -176,7 +178,9 @@ def _final(racers: _Field, shape: _Shape, rules: Rules, rest: float) -> RaceResu
         rest_ms = rest * sum(racers.times[tactic] for tactic in racers.racing) * shape.launches * shape.repeats
         rounds.append(racers.round(shape, backwards=len(rounds) % 2 == 1, rest_ms=rest_ms))
         finalists = [tactic for tactic in finalists if tactic not in racers.errors]
-        if not racers.racing:
+        if not racers.racing:  # those that were still racing failed; of the others the best is left
+            known = {tactic: score for tactic, score in scores.items() if tactic not in racers.errors}
+            scores = {tactic: score - min(known.values()) for tactic, score in known.items()}
             break
         scores = _scores(rounds, racers.racing, finalists, prior)
         noise = _spread(rounds, racers.racing, prior) * math.sqrt(2 / len(rounds))
@@ -193,7 +197,6 @@ def _final(racers: _Field, shape: _Shape, rules: Rules, rest: float) -> RaceResu
 def _result(
     racers: _Field, scores: Mapping[Any, float], rounds: Sequence[Mapping[Any, float]], rules: Rules, noise: float
 ) -> RaceResult:
-    scores = {tactic: score for tactic, score in scores.items() if tactic not in racers.errors}
     tied = _tied(scores, rules)
     behind = [score for tactic, score in scores.items() if tactic not in tied]
     fallback = min(racers.times, key=lambda tactic: racers.times[tactic], default=None)  # every finalist failed
@@ -334,7 +337,7 @@ def _tied(scores: Mapping[Any, float], rules: Rules) -> tuple[Any, ...]:
 
 def _record(racers: _Field, rounds: Sequence[Mapping[Any, float]], scores: Mapping[Any, float]) -> None:
     """Times of the finalists that keep their ratios: the best one's median, the others by their distance to it."""
-    if not rounds:
+    if not rounds or not scores:
         return
     leader = min(scores, key=lambda tactic: scores[tactic])
     best = statistics.median(measured[leader] for measured in rounds if leader in measured)

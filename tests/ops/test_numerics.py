@@ -95,3 +95,24 @@ def test_a_long_accumulation_in_bfloat16_steps_agrees():
             hidden = (torch.nn.functional.silu(gate) * linear).bfloat16()
             out[token] += 0.5 * (fc2[expert].float() @ hidden.float())
     assert disagreement(out.bfloat16(), gated_moe(x, experts, scales, fc1, fc2)) is None
+
+
+def test_a_rank_none_of_whose_experts_is_chosen_gives_zero():
+    zero = torch.zeros(2, 8)
+    assert disagreement(zero.bfloat16(), zero) is None
+    assert disagreement(torch.eye(2, 8).bfloat16(), zero) == "2 of 16 elements are not zero, as a float32 reference is"
+
+
+def test_a_reference_that_is_not_finite_blames_nobody():
+    assert disagreement(torch.ones(1, 2, dtype=torch.bfloat16), torch.tensor([[1.0, float("nan")]])) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_token_on_one_of_eight_ranks(seed):
+    """Experts 0 to 15 of 128 are here: every other token has none of its eight among them."""
+    torch.manual_seed(seed)
+    x, fc1, fc2 = torch.randn(1, 32), torch.randn(16, 64, 32) * 0.1, torch.randn(16, 32, 32) * 0.1
+    experts, scales = torch.randperm(128)[None, :8], torch.full((1, 8), 0.125)
+    reference = gated_moe(x, experts, scales, fc1, fc2)
+    assert bool((reference == 0).all()) == bool((experts >= 16).all())
+    assert disagreement(reference.bfloat16(), reference) is None

@@ -259,6 +259,38 @@ def test_rounds_go_forwards_and_backwards_and_long_kernels_rest():
     assert result.tied == (1, 2)
 
 
+@pytest.mark.parametrize("best_ms", [0.01, 0.2, 1.0])
+@pytest.mark.parametrize("cycle", [1, 16])
+@pytest.mark.parametrize("last", range(1, 8))
+def test_tactics_that_fail_in_any_round_never_win(best_ms, cycle, last):
+    """All that are still racing fail from one round on: what fell before wins, if anything ever ran."""
+
+    class Failing(Stream):
+        def burst(self, tactic, launches, warm):
+            failed = len(self.rounds) >= last and tactic in (1, 2)
+            return RuntimeError("no longer") if failed else super().burst(tactic, launches, warm)
+
+    truth = {0: 3 * best_ms, 1: best_ms, 2: best_ms * 1.0005, 3: 2.5 * best_ms}
+    stream = Failing(truth, jitter=0.003)
+    result = race(range(4), stream, cycle=cycle)
+    if len(stream.rounds) >= last:
+        assert result.errors.keys() <= {1, 2}
+        assert result.winner not in result.errors
+        assert not result.errors.keys() & result.times.keys()
+    assert result.winner is not None
+
+
+@pytest.mark.parametrize("answer", [0.0, math.nan, math.inf, -1.0])
+def test_a_time_that_is_none_is_an_error(answer):
+    class Broken(Stream):
+        def burst(self, tactic, launches, warm):
+            return answer if tactic == 1 else super().burst(tactic, launches, warm)
+
+    result = race(range(3), Broken({0: 0.2, 1: 0.1, 2: 0.15}), cycle=16)
+    assert result.winner == 2
+    assert f"timed at {answer} ms" in str(result.errors[1])
+
+
 # Through FlashInfer's own choose_one
 
 
