@@ -27,6 +27,7 @@ from autotune_planner.tuning.devices import SIMULATED, DeviceKind, cuda_devices,
 from autotune_planner.tuning.durable import parsed, read_text
 from autotune_planner.tuning.lock import tuning_lock
 from autotune_planner.tuning.pool import Observer
+from autotune_planner.tuning.quarantine import tactic_place
 from autotune_planner.tuning.ray_executor import connect
 from autotune_planner.tuning.tune import Devices, Options, Tuned, tune
 
@@ -211,7 +212,7 @@ class _Kept:
 def _kept(target: Target, tuned: Tuned, ours: Mapping[str, Entry]) -> _Kept:
     """What the ranks' present files hold beside ours, if all ranks agree and the environment is the same.
 
-    A server or an earlier run tuned it; the server itself would merge it too.
+    A server or an earlier run tuned it; the server itself would merge it too. What is blocked by now is left out.
     """
     files = _present_files(target)
     same = len(files) == len(target.files) and all(
@@ -223,7 +224,10 @@ def _kept(target: Target, tuned: Tuned, ours: Mapping[str, Entry]) -> _Kept:
         others = merged(entry for entry in files[0].entries if entry.text not in ours)
         profiles = {(entry.key.custom_op, entry.key.profile) for entry in ours.values()}
         entries = {
-            text: entry for text, entry in others.items() if (entry.key.custom_op, entry.key.profile) not in profiles
+            text: entry
+            for text, entry in others.items()
+            if (entry.key.custom_op, entry.key.profile) not in profiles
+            and tactic_place(entry.key.custom_op, entry.runner, entry.tactic) not in tuned.blocked
         }
     except CacheFileError:
         return _Kept({}, {})

@@ -91,8 +91,7 @@ class CutlassFusedMoe(RoutedMoe):
 
     @property
     def searched_as(self) -> str:
-        measured = self.quant in ("fp8", "w4a16_mxfp4")
-        return f"{super().searched_as}/{self.quant}" if measured else super().searched_as
+        return f"{super().searched_as}/{self.quant}"
 
     def keys_verified(self, capability: ComputeCapability) -> bool:
         return capability in ((9, 0), (10, 0)) and self.quant != "mxfp8_mxfp4"

@@ -58,10 +58,11 @@ def pass_memories(resolved: Resolved) -> tuple[PassMemory, ...]:
 
 def unit_memory(unit: WorkUnit) -> PassMemory:
     """Tuning one work unit: the op's weights, the call at M = bucket, and the larger of what FlashInfer allocates to
-    profile it and what the check of its winner takes after that."""
+    profile it and what the check of its winner takes after that, while the runner keeps its profiler workspace."""
     call, bucket = unit.call, unit.bucket
     terms = [("weights", call.weight_bytes()), *_call(call, bucket)]
-    profiling, check = profiling_bytes(call, unit.custom_op, bucket), call.check_bytes(bucket)
+    profiling = profiling_bytes(call, unit.custom_op, bucket)
+    check = call.check_bytes(bucket) + call.profiler_bytes(unit.custom_op, bucket)
     return PassMemory(unit.id, (*terms, (_PROFILER, profiling) if profiling >= check else (_CHECK, check)))
 
 

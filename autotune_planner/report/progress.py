@@ -83,7 +83,7 @@ class _Lines:
             self._last = time.monotonic()
             self._console.print(f"building {event.name}: {event.compiled}/{event.objects} objects")
         if isinstance(event, Forecast):
-            self._total = event.profiles  # what earlier runs left to do
+            self._total = self._done + event.profiles  # what earlier runs, or a quarantine, left to do
         if isinstance(event, UnitStarted) and self._started is None:
             self._started = time.monotonic()
         if isinstance(event, WorkerLost):
@@ -134,7 +134,7 @@ class _Bars:
         if line:
             self._progress.console.print(line)
         if isinstance(event, Forecast):
-            self._progress.update(self._all, total=event.profiles)
+            self._progress.update(self._all, total=self._progress.tasks[self._all].completed + event.profiles)
         elif isinstance(event, ModuleProgress):
             now = f"building {event.name}: {event.compiled}/{event.objects} objects"
             self._progress.update(self._all, now=now)

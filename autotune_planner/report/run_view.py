@@ -60,7 +60,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
         *_published(outcome),
     ]
     if outcome.kept:
-        lines.append(Text(f"Kept {outcome.kept} entries of other ops that were in the files already"))
+        lines.append(Text(f"Kept {outcome.kept} entries that were in the files already"))
     lines += [Text(f"Not tuned on {host}") for host in tuned.hosts if host.differs]
     skipped = sum(len(result.skipped) for result in _skipping(outcome))
     if skipped:
@@ -74,7 +74,7 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
         )
         lines += [Text(f"  {item}") for item in tuned.quarantined]
     if tuned.left_out:
-        lines.append(Text(f"Left out by the time budget, least valuable first to go: {_listed(tuned.left_out)}"))
+        lines.append(Text(f"Left out by the time budget, which went to what is worth most: {_listed(tuned.left_out)}"))
     if tuned.failures:
         count = len(tuned.failures)
         lines.append(

@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from autotune_planner.errors import NotPossibleHereError
+from autotune_planner.tuning.quarantine import Place, tactic_place
 from autotune_planner.tuning.race import RaceResult, Stopwatch
 from autotune_planner.tuning.stopwatch import GpuStopwatch, Known
 from autotune_planner.tuning.tie_order import in_tie_order
@@ -668,6 +669,17 @@ def watched_tactics(
     with _patched() as patch:
         patch(AutoTuner, "_profile_single_kernel", watched)
         yield timed
+
+
+def blocklisted() -> frozenset[Place]:
+    """What ``FLASHINFER_TACTICS_BLOCKLIST`` blocks here; nothing where its stamp is of another environment."""
+    from flashinfer.autotuner import AutoTuner, _tactic_to_json
+
+    blocked = set()
+    for name, tactics in AutoTuner.get()._blocklist._invalid.items():
+        custom_op, _, runner = name.rpartition("::")
+        blocked |= {tactic_place(custom_op, runner, _tactic_to_json(tactic)) for tactic in tactics}
+    return frozenset(blocked)
 
 
 def block_tactics(tuner: Any, custom_op: str, blocked: Iterable[tuple[str, Any]]) -> None:

@@ -40,7 +40,8 @@ class Journal:
     def finished(self, units: Iterable[WorkUnit]) -> dict[WorkUnit, UnitResult]:
         """Results of those of ``units`` that an earlier run finished here; failures are tried again."""
         records = {record["unit"]: record for record in self._records() if self._counts(record)}
-        return {unit: _result(unit, records[unit.id]) for unit in units if unit.id in records}
+        results = {unit: _result(unit, records[unit.id]) for unit in units if unit.id in records}
+        return {unit: result for unit, result in results.items() if result is not None}
 
     def unused(self, units: Iterable[WorkUnit]) -> list[str]:
         """Why records of these units, or of others, do not count: one line for each reason."""
@@ -52,7 +53,7 @@ class Journal:
                 continue
             if record["unit"] in wanted:
                 reasons[self._difference(record)] += 1
-        return [f"{count} finished profiles of an earlier run are tuned again: {why}" for why, count in reasons.items()]
+        return [f"{count} finished profiles of an earlier run do not count: {why}" for why, count in reasons.items()]
 
     def append(self, result: UnitResult) -> None:
         """Record one result durably: on return it survives a kill."""
@@ -111,7 +112,7 @@ class Journal:
     def _records(self) -> list[dict[str, Any]]:
         # A line that is no JSON was torn by a kill in the middle of a write.
         records = [parsed(line) for line in (read_text(self.path) or "").splitlines()]
-        return [record for record in records if isinstance(record, dict) and "unit" in record]
+        return [record for record in records if isinstance(record, dict) and isinstance(record.get("unit"), str)]
 
 
 def _measured(search: Search) -> dict[str, Any]:
@@ -129,22 +130,28 @@ def _measured(search: Search) -> dict[str, Any]:
     }
 
 
-def _result(unit: WorkUnit, record: Mapping[str, Any]) -> UnitResult:
+def _result(unit: WorkUnit, record: Mapping[str, Any]) -> UnitResult | None:
+    """What a record says; None where somebody damaged it: a field that is missing or no such thing, another pick."""
     search = None
-    if "pick" in record:
-        candidates = tuple(Candidate(found["tactic"], found["median_us"]) for found in record["candidates"])
-        search = Search(
-            record["chosen_by"], record["pick"], candidates, record["spread"], record["tied"], record["launches"]
+    try:
+        if "pick" in record:
+            candidates = tuple(Candidate(found["tactic"], float(found["median_us"])) for found in record["candidates"])
+            search = Search(
+                record["chosen_by"], record["pick"], candidates, record["spread"], record["tied"], record["launches"]
+            )
+        result = UnitResult(
+            unit=unit,
+            entries={str(key): list(value) for key, value in record["entries"].items()},
+            skipped=tuple(map(str, record["skipped"])),
+            seconds=float(record["seconds"]),
+            device_seconds=record["device_seconds"],
+            search=search,
+            gpu=record["gpu"],
         )
-    return UnitResult(
-        unit=unit,
-        entries=record["entries"],
-        skipped=tuple(record["skipped"]),
-        seconds=record["seconds"],
-        device_seconds=record["device_seconds"],
-        search=search,
-        gpu=record["gpu"],
-    )
+        ((_, tactic, *_),) = result.entries.values()
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return result if search is None or tactic == search.pick else None
 
 
 def _time(us: float | None) -> float | None:

@@ -11,7 +11,7 @@ from autotune_planner.ops.base import JitModule
 from autotune_planner.plan.plan import WorkUnit
 from autotune_planner.tuning.devices import DeviceKind
 from autotune_planner.tuning.planted import PlantedFault
-from autotune_planner.tuning.quarantine import Quarantined
+from autotune_planner.tuning.quarantine import Place, Quarantined, tactic_place
 
 Strategy = Literal["race", "stock"]
 
@@ -50,10 +50,12 @@ class TuneUnit:
 
 @dataclass(frozen=True)
 class WorkerReady:
-    """``metadata`` is FlashInfer's environment stamp of the worker; ``obstacle`` why it cannot race, None if it can."""
+    """``metadata`` is FlashInfer's environment stamp of the worker; ``obstacle`` why it cannot race, None if it can;
+    ``blocked`` what FlashInfer's own blocklist keeps it from."""
 
     metadata: Mapping[str, str]
     obstacle: str | None
+    blocked: frozenset[Place] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,13 @@ class UnitResult:
     search: Search | None = None
     quarantined: tuple[Quarantined, ...] = ()
     gpu: Mapping[str, Any] | None = None
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """What its entries pick."""
+        return frozenset(
+            tactic_place(self.unit.custom_op, runner, tactic) for runner, tactic, *_ in self.entries.values()
+        )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from autotune_planner.values import dataclass
 
 FILE = "quarantine.json"
 
+Place = tuple[str, str, str]
+"""What is blocked: an op, a runner class, and a tactic as JSON has it."""
+
 Fault = Literal["crash", "hang", "out of memory", "not finite", "wrong result"]
 
 
@@ -34,12 +37,15 @@ class Quarantined:
     shape: str
 
     @property
-    def place(self) -> tuple[str, str, str]:
-        """What is blocked: the op, its runner, the tactic."""
-        return self.custom_op, self.runner, json.dumps(self.tactic)
+    def place(self) -> Place:
+        return tactic_place(self.custom_op, self.runner, self.tactic)
 
     def __str__(self) -> str:
         return f"{self.custom_op} tactic {self.tactic} at M = {self.bucket} ({self.shape}): {self.fault}, {self.reason}"
+
+
+def tactic_place(custom_op: str, runner: str, tactic: Any) -> Place:
+    return custom_op, runner, json.dumps(tactic)
 
 
 class Quarantine:
@@ -54,6 +60,11 @@ class Quarantine:
     @property
     def items(self) -> tuple[Quarantined, ...]:
         return tuple(self._items.values())
+
+    @property
+    def harmful(self) -> frozenset[Place]:
+        """What no server must run at any size. A tactic that ran out of memory did so at its size."""
+        return frozenset(item.place for item in self.items if item.fault != "out of memory")
 
     def of(self, custom_op: str) -> tuple[Quarantined, ...]:
         """What an op must not run."""
@@ -73,7 +84,7 @@ class Quarantine:
         with written(self.path):
             self.path.unlink(missing_ok=True)
 
-    def _read(self) -> dict[tuple[str, str, str], Quarantined]:
+    def _read(self) -> dict[Place, Quarantined]:
         text = read_text(self.path)
         if text is None:
             return {}

@@ -33,7 +33,7 @@ from autotune_planner.tuning.messages import (
 )
 from autotune_planner.tuning.planted import PlantedFault
 from autotune_planner.tuning.pool import Observer, Watchdog, WorkerPool
-from autotune_planner.tuning.quarantine import Quarantine, Quarantined
+from autotune_planner.tuning.quarantine import Place, Quarantine, Quarantined
 from autotune_planner.tuning.ray_executor import RayCluster, RayExecutor
 
 _SEED = 0
@@ -44,10 +44,11 @@ JOURNAL = "journal.jsonl"
 class Tuned:
     """Outcome of a run: every unit's result, resumed ones included, and FlashInfer's environment stamp.
 
-    ``build_seconds`` is compile time, ``tuning_seconds`` wall time of tuning without it, ``forecast_seconds`` what was
-    expected of it; ``device_seconds`` the busiest virtual GPU's own clock (None on a GPU). ``resumed`` counts units
-    that an earlier run had finished, ``left_out`` are those for which the time budget did not reach. ``hosts`` are a
-    cluster's, those that were not used included; none on this machine alone.
+    ``blocked`` is what no entry may pick: FlashInfer's blocklist, and what is in quarantine. ``build_seconds`` is
+    compile time, ``tuning_seconds`` wall time of tuning without it, ``forecast_seconds`` what was expected of it;
+    ``device_seconds`` the busiest virtual GPU's own clock (None on a GPU). ``resumed`` counts units that an earlier run
+    had finished, ``left_out`` are those for which the time budget did not reach. ``hosts`` are a cluster's, those that
+    were not used included; none on this machine alone.
     """
 
     results: tuple[UnitResult, ...]
@@ -59,6 +60,7 @@ class Tuned:
     forecast_seconds: float
     device_seconds: float | None
     quarantined: tuple[Quarantined, ...]
+    blocked: frozenset[Place] = frozenset()
     left_out: tuple[WorkUnit, ...] = ()
     hosts: tuple[Host, ...] = ()
 
@@ -144,6 +146,8 @@ def tune(
         results = journal.finished(plan.units)
         for text in journal.unused(plan.units):
             observer(Note(text))
+        if barred := _take_out(results, ready.blocked | quarantine.harmful):
+            observer(Note(f"{_profiles(barred)} of an earlier run had picked what is blocked or in quarantine by now"))
         resumed = len(results)
         pending = forecast_units([unit for unit in plan.units if unit not in results], plan.resolved.gpu, strategy)
         left_out: tuple[UnitForecast, ...] = ()
@@ -152,17 +156,25 @@ def tune(
         work = shards(pending, executor.gpus)
         expected = makespan((shard.seconds for shard in work), executor.gpus)
         if pending:
-            observer(Forecast(len(pending), sum(found.candidates for found in pending), expected))
+            observer(_forecast(pending, expected))
         if pending and device == "cuda":
             executor.build(_modules([found.unit for found in pending], plan))
-        seconds = {found.unit: found.seconds for found in pending}
 
         def finished(result: UnitResult) -> None:
             journal.append(result)
             results[result.unit] = result
 
         started = time.monotonic()
-        executor.tune(work, strategy, quarantine, seconds.__getitem__, finished)
+        while work:
+            seconds = {found.unit: found.seconds for found in pending}
+            executor.tune(work, strategy, quarantine, seconds.__getitem__, finished)
+            barred = _take_out(results, quarantine.harmful)
+            if barred:
+                observer(Note(f"{_profiles(barred)} had picked what was quarantined later, and are tuned again"))
+            pending = forecast_units(barred, plan.resolved.gpu, strategy)
+            work = shards(pending, executor.gpus)
+            if pending:
+                observer(_forecast(pending, makespan((shard.seconds for shard in work), executor.gpus)))
         tuning_seconds = time.monotonic() - started
     return Tuned(
         results=tuple(results[unit] for unit in plan.units if unit in results),
@@ -174,9 +186,26 @@ def tune(
         forecast_seconds=expected,
         device_seconds=max(spent.device.values(), default=0.0) if device == "simulated" else None,
         quarantined=quarantine.items,
+        blocked=ready.blocked | quarantine.harmful,
         left_out=tuple(found.unit for found in left_out),
         hosts=executor.hosts,
     )
+
+
+def _take_out(results: dict[WorkUnit, UnitResult], blocked: frozenset[Place]) -> list[WorkUnit]:
+    """Take out the results whose pick is blocked, and give their units."""
+    units = [unit for unit, result in results.items() if result.places & blocked]
+    for unit in units:
+        del results[unit]
+    return units
+
+
+def _forecast(pending: Sequence[UnitForecast], seconds: float) -> Forecast:
+    return Forecast(len(pending), sum(found.candidates for found in pending), seconds)
+
+
+def _profiles(units: Sequence[WorkUnit]) -> str:
+    return "1 finished profile" if len(units) == 1 else f"{len(units)} finished profiles"
 
 
 class _Spent:

@@ -59,7 +59,7 @@ def main(connection: Connection, spec: WorkerSpec) -> None:
         contextlib.suppress(EOFError, BrokenPipeError),
     ):
         tuner = _UnitTuner(spec, device, cost_model, connection.send)
-        connection.send(WorkerReady(internals.collect_metadata(), internals.racing_obstacle()))
+        connection.send(WorkerReady(internals.collect_metadata(), internals.racing_obstacle(), internals.blocklisted()))
         while (request := connection.recv()) is not None:
             if isinstance(request, BuildModules):
                 _build(request.modules, connection.send)

@@ -2,11 +2,12 @@
 
 import json
 import time
+from collections import Counter
 
 import pytest
 
 from autotune_planner.errors import UsageError
-from autotune_planner.tuning.messages import TacticQuarantined, WorkerLost
+from autotune_planner.tuning.messages import Note, TacticQuarantined, UnitFinished, WorkerLost
 from autotune_planner.tuning.planted import PlantedFault, planted_faults
 from autotune_planner.tuning.pool import Watchdog
 from autotune_planner.tuning.tune import Options, tune
@@ -115,6 +116,47 @@ def test_flashinfers_own_blocklist_is_honoured(undisturbed, tmp_path, monkeypatc
         found.tactic for r in tuned.results if r.unit.custom_op == GEMM1 for found in r.search.candidates
     ]
     assert tuned.quarantined == ()
+
+
+def test_what_was_picked_before_its_tactic_was_quarantined_is_tuned_again(undisturbed, tmp_path):
+    # The pick of M = 2 and others crashes at M = 8, which comes last.
+    found = picks(undisturbed)
+    pick = found[GEMM1, 2]
+    before = [bucket for (op, bucket), other in found.items() if op == GEMM1 and other == pick and bucket < 8]
+    assert before
+    tuned, events = tuned_with(tmp_path, (GEMM1, pick, "crash", 8))
+    assert [item.tactic for item in tuned.quarantined] == [pick]
+    assert (tuned.failures, len(tuned.entries)) == ((), 12)
+    assert pick not in [other for (op, _), other in picks(tuned).items() if op == GEMM1]
+    counts = Counter((event.result.unit.custom_op, event.result.unit.bucket) for event in events if finished(event))
+    assert {place for place, count in counts.items() if count == 2} == {(GEMM1, bucket) for bucket in before}
+    texts = [event.text for event in events if isinstance(event, Note)]
+    assert any("picked what was quarantined later, and are tuned again" in text for text in texts)
+
+
+def test_a_tactic_without_memory_at_one_size_keeps_its_place_at_others(undisturbed, tmp_path):
+    found = picks(undisturbed)
+    tuned, _ = tuned_with(tmp_path, (GEMM1, found[GEMM1, 2], "out of memory", 8))
+    assert picks(tuned)[GEMM1, 2] == found[GEMM1, 2]
+
+
+def finished(event):
+    return isinstance(event, UnitFinished)
+
+
+def test_finished_profiles_whose_tactic_is_blocked_by_now_are_tuned_again(undisturbed, tmp_path, monkeypatch):
+    tuned_with(tmp_path / "run")
+    best = picks(undisturbed)[GEMM1, 8]
+    blocklist = tmp_path / "blocklist.json"
+    blocklist.write_text(json.dumps({"invalid_tactics": {f"{GEMM1}::MoERunner": [best]}}))
+    monkeypatch.setenv("FLASHINFER_TACTICS_BLOCKLIST", str(blocklist))
+    tuned, events = tuned_with(tmp_path / "run")
+    before = [place for place, pick in picks(undisturbed).items() if place[0] == GEMM1 and pick == best]
+    again = {(event.result.unit.custom_op, event.result.unit.bucket) for event in events if finished(event)}
+    assert again == set(before)
+    assert tuned.resumed == 12 - len(before)
+    assert best not in [pick for (op, _), pick in picks(tuned).items() if op == GEMM1]
+    assert any("is blocked or in quarantine by now" in event.text for event in events if isinstance(event, Note))
 
 
 def test_planted_faults_are_read_from_the_environment():

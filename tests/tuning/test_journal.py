@@ -5,7 +5,7 @@ import json
 import pytest
 
 from autotune_planner.tuning.journal import Journal, environment_id
-from autotune_planner.tuning.messages import UnitResult
+from autotune_planner.tuning.messages import Candidate, Search, UnitResult
 from tests.tuning.plans import small_plan
 
 HERE = {"flashinfer_version": "0.7.2", "gpu": "NVIDIA H200"}
@@ -68,3 +68,29 @@ def test_the_first_line_names_the_schema(tmp_path, units):
     path = tmp_path / "journal.jsonl"
     Journal(path, HERE, "race").append(result(units[0]))
     assert json.loads(path.read_text().splitlines()[0]) == {"schema": "autotune-plan/journal@2"}
+
+
+DAMAGES = {
+    "a candidate without a time": {"candidates": [{"tactic": 1}]},
+    "no candidates": {"candidates": None},
+    "candidates of another kind": {"candidates": [5]},
+    "skipped of another kind": {"skipped": 5},
+    "entries of another kind": {"entries": [1]},
+    "no entries": {"entries": {}},
+    "another tactic than the pick": {"entries": {"('op', 'Runner', (), ())": ["Runner", 99999, None]}},
+    "a time of another kind": {"seconds": "long"},
+    "a unit of another kind": {"unit": ["fp8_gemm"]},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_record_that_somebody_damaged_is_not_there(tmp_path, units, damage):
+    unit, other = units[:2]
+    search = Search("race", 3, (Candidate(3, 10.0), Candidate(-1, 20.0)), 0.001, 1, 50)
+    entries = {"('op', 'Runner', (), ())": ["Runner", 3, None]}
+    journal = Journal(tmp_path / "journal.jsonl", HERE, "race")
+    for each in (unit, other):
+        journal.append(UnitResult(each, entries, (), 1.0, None, search=search))
+    header, first, second = journal.path.read_text().splitlines()
+    journal.path.write_text("\n".join((header, json.dumps(json.loads(first) | DAMAGES[damage]), second)) + "\n")
+    assert list(journal.finished(units)) == [other]

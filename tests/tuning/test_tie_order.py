@@ -14,7 +14,7 @@ from tests.tuning.plans import qwen3_moe
 
 GEMM1, GEMM2 = "trtllm::fused_moe::gemm1", "trtllm::fused_moe::gemm2"
 TABLES = Path(__file__).resolve().parents[2] / "docs" / "measurements" / "search-h200"
-BF16 = "cutlass_fused_moe/MoERunner"
+BF16 = "cutlass_fused_moe/MoERunner/bf16"
 
 
 def test_the_shipped_order_is_that_of_the_published_tables():
