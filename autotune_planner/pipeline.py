@@ -154,11 +154,13 @@ def run(
     with tuning_lock(target.work_dir):
         tuned = tune(plan, device=device, devices=devices, work_dir=target.work_dir, observer=observer, options=options)
         ours = merged(entry_of(text, value) for text, value in tuned.entries.items())
-        kept, published = _Kept({}, {}), []
+        kept, published = _Kept({}, {}), list[Path]()
         if "v1" in formats:
             kept = _kept(target, tuned, ours)
-            content = render_v1(tuned.metadata, {**kept.entries, **ours}, kept.records)
-            published = publishing.publish(target.directory, target.files, content)
+            entries = {**kept.entries, **ours}
+            if entries:
+                content = render_v1(tuned.metadata, entries, kept.records)
+                published = publishing.publish(target.directory, target.files, content)
         store = _publish_store(target, tuned, ours) if "v2" in formats else None
     return RunOutcome(target, tuned, tuple(published), len(kept.entries), store)
 

@@ -78,10 +78,15 @@ def main() -> None:
     bench = Bench(CALLS[options.op])
     runs = bench.alternate(RUNS)
     oracle = bench.oracle()
-    result = summary(runs, oracle)
-    result |= {"op": options.op, "device": device(), "runs": runs, "oracle": oracle}
-    options.out.write_text(json.dumps(rounded(result), separators=(",", ":")) + "\n", encoding="utf-8")
-    print(json.dumps(rounded(summary(runs, oracle)), indent=1))
+    measured = {"op": options.op, "device": device(), "runs": runs, "oracle": oracle}
+    write(options.out, measured)  # first of all: what follows may stumble over a tactic that ran once and not again
+    found = summary(runs, oracle)
+    write(options.out, found | measured)
+    print(json.dumps(rounded(found), indent=1))
+
+
+def write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(rounded(value), separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 class Bench:
@@ -207,8 +212,8 @@ class OracleTable:
     def as_result(self) -> RaceResult:
         times = {place: statistics.fmean(values) for place, values in self.singles.items()}
         times |= {place: mean for place, (mean, _) in settle(self.bursts).items()}
-        winner = min(self.bursts or times, key=lambda place: times[place])
-        return RaceResult(winner, times, self.errors, (winner,), None, None, 0, 0.0, 0)
+        winner = min(self.bursts or times, key=lambda place: times[place], default=None)
+        return RaceResult(winner, times, self.errors, () if winner is None else (winner,), None, None, 0, 0.0, 0)
 
 
 def settle(bursts: dict[int, list[float]]) -> dict[int, tuple[float, float]]:
@@ -232,6 +237,8 @@ def measure(places: Sequence[int], stopwatch: Stopwatch, cycle: int) -> OracleTa
     first = dict(zip(places, stopwatch(places, 1), strict=True))
     errors = {place: value for place, value in first.items() if isinstance(value, Exception)}
     running = [place for place in places if place not in errors]
+    if not running:
+        return OracleTable({}, {}, errors)
     singles = sampled(running, stopwatch, launches=1, passes=SINGLES, at_once=4, rest=0.0)
     means = {place: statistics.fmean(values) for place, values in singles.items()}
     best = min(means.values())
@@ -260,7 +267,8 @@ def sampled(
         bursts = [place for _ in range(count) for place in draw.sample(places, len(places))]
         measured = stopwatch(bursts, launches, warm=1 if launches > 1 else 0, rest_ms=rest_ms)
         for place, value in zip(bursts, measured, strict=True):
-            assert not isinstance(value, Exception)
+            if isinstance(value, Exception):
+                raise RuntimeError(f"tactic {place} ran once and not again") from value
             values[place].append(value)
         rest_ms = rest * launches * sum(values[place][-1] for place in bursts)
     return values

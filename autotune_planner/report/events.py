@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -29,27 +30,32 @@ def event_object(event: Event, at: float) -> dict[str, Any]:
 def events_observer(path: str | None, then: Observer) -> Iterator[Observer]:
     """An observer that writes to ``path`` before it tells ``then``; only the latter without a path.
 
-    ``NotPossibleHereError`` where the file cannot be opened.
+    ``NotPossibleHereError`` where the file cannot be opened or written.
     """
     if path is None:
         yield then
         return
     try:
-        file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     except OSError as error:
-        raise NotPossibleHereError(
-            f"cannot write events: {error.strerror}",
-            code="events",
-            where=path,
-            hint="--events FILE, in a folder that is",
-        ) from None
-    with file:
+        raise _unwritten(path, error, "--events FILE, in a folder that is") from None
 
-        def observe(event: Event) -> None:
-            file.write(json_line(event_object(event, time.time())) + "\n")
-            then(event)
+    def observe(event: Event) -> None:
+        try:
+            os.write(file, (json_line(event_object(event, time.time())) + "\n").encode())
+        except OSError as error:
+            hint = "make room, or give another --events FILE: the same command continues with all that is finished"
+            raise _unwritten(path, error, hint) from None
+        then(event)
 
+    try:
         yield observe
+    finally:
+        os.close(file)
+
+
+def _unwritten(path: str, error: OSError, hint: str) -> NotPossibleHereError:
+    return NotPossibleHereError(f"cannot write events: {error.strerror}", code="events", where=path, hint=hint)
 
 
 def _result(result: UnitResult) -> dict[str, Any]:

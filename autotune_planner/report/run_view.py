@@ -74,7 +74,10 @@ def run_view(plan: Plan, outcome: RunOutcome, *, device: str) -> Group:
         )
         lines += [Text(f"  {item}") for item in tuned.quarantined]
     if tuned.left_out:
-        lines.append(Text(f"Left out by the time budget, which went to what is worth most: {_listed(tuned.left_out)}"))
+        kept = "; what the files held of it is kept" if outcome.kept else ""
+        lines.append(
+            Text(f"Left out by the time budget, which went to what is worth most{kept}: {_listed(tuned.left_out)}")
+        )
     if tuned.failures:
         count = len(tuned.failures)
         lines.append(
@@ -106,7 +109,7 @@ def _published(outcome: RunOutcome) -> list[Text]:
     if outcome.store:
         lines.append(Text(f"Published a v2 store in {outcome.store}"))
         lines.append(Text(f"  for autotune_v2 with FLASHINFER_AUTOTUNE_CACHE_DIR={outcome.target.store_root}"))
-    return lines
+    return lines or [Text("Nothing is published: no profile is tuned")]
 
 
 def nothing_document(reason: str) -> dict[str, Any]:

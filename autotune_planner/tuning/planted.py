@@ -43,7 +43,8 @@ def planted_faults(environ: Mapping[str, str]) -> tuple[PlantedFault, ...]:
     if not text:
         return ()
     try:
-        faults = tuple(PlantedFault(**item) for item in json.loads(text))
+        items = json.loads(text)
+        faults = tuple(PlantedFault(**item) for item in items) if isinstance(items, list) else None
     except (ValueError, TypeError):
         faults = None
     if faults is None or any(fault.fault not in _KINDS for fault in faults):

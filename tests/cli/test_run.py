@@ -168,3 +168,12 @@ def test_a_blocklist_that_flashinfer_cannot_read(cli, tmp_path, monkeypatch, con
     assert result.code == 4
     assert str(blocklist) in result.err
     assert "FLASHINFER_TACTICS_BLOCKLIST" in result.err
+
+
+def test_a_budget_for_nothing_publishes_nothing(cli, tmp_path):
+    result = cli(
+        "run", DP8, "--device", "simulated", "--gpus", "1", "--cache-dir", tmp_path, "--time-budget", "0.000001s"
+    )
+    assert (result.code, list(tmp_path.rglob("rank_*.json"))) == (0, [])
+    assert "Nothing is published: no profile is tuned" in result.out
+    assert "Left out by the time budget, which went to what is worth most: " in result.out

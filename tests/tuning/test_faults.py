@@ -163,7 +163,7 @@ def test_planted_faults_are_read_from_the_environment():
     text = '[{"custom_op": "fp8_gemm", "tactic": 3, "fault": "crash"}]'
     assert planted_faults({"AUTOTUNE_PLAN_PLANTED_FAULTS": text}) == (PlantedFault("fp8_gemm", 3, "crash"),)
     assert planted_faults({}) == ()
-    for wrong in ("{", "[1]", '[{"fault": "crash"}]', '[{"custom_op": "a", "tactic": 1, "fault": "slow"}]'):
+    for wrong in ("{", "{}", "[1]", '[{"fault": "crash"}]', '[{"custom_op": "a", "tactic": 1, "fault": "slow"}]'):
         with pytest.raises(UsageError):
             planted_faults({"AUTOTUNE_PLAN_PLANTED_FAULTS": wrong})
 
