@@ -62,8 +62,9 @@ def unit_memory(unit: WorkUnit) -> PassMemory:
     call, bucket = unit.call, unit.bucket
     terms = [("weights", call.weight_bytes()), *_call(call, bucket)]
     profiling = profiling_bytes(call, unit.custom_op, bucket)
-    check = call.check_bytes(bucket) + call.profiler_bytes(unit.custom_op, bucket)
-    return PassMemory(unit.id, (*terms, (_PROFILER, profiling) if profiling >= check else (_CHECK, check)))
+    kept, check = call.profiler_bytes(unit.custom_op, bucket), call.check_bytes(bucket)
+    larger = [(_PROFILER, profiling)] if profiling >= kept + check else [(_PROFILER, kept), (_CHECK, check)]
+    return PassMemory(unit.id, (*terms, *larger))
 
 
 def profiling_bytes(call: OpCall, custom_op: str, bucket: int) -> int:
