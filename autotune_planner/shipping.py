@@ -15,7 +15,7 @@ from pathlib import Path
 from autotune_planner import __version__, pipeline
 from autotune_planner.cache import sglang_layout
 from autotune_planner.cache.bundle import PLAN, Bundle
-from autotune_planner.cache.files import read_regular, readable_hint
+from autotune_planner.cache.files import read_regular, unreadable
 from autotune_planner.cache.metadata import compare_stamp
 from autotune_planner.cache.publish import check_writable, publish_files
 from autotune_planner.cache.timings import JOURNAL, QUARANTINE, WORK_FOLDER
@@ -163,9 +163,4 @@ def _content(path: Path) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise CacheFileError(
-            f"the file cannot be read: {error.strerror}",
-            code="no-rank-file",
-            where=str(path),
-            hint=readable_hint(path, error),
-        ) from None
+        raise unreadable("file", path, error, code="no-rank-file") from None

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from autotune_planner.cache.files import read_regular
+from autotune_planner.cache.files import no_such_file, read_regular
 from autotune_planner.errors import CacheFileError, NotPossibleHereError, UsageError
 
 Form = Literal["gz", "zst", "directory"]
@@ -127,12 +127,8 @@ def _read(path: Path) -> bytes:
     try:
         return read_regular(path)
     except FileNotFoundError:
-        raise UsageError(
-            f"{path} does not exist",
-            code="no-such-file",
-            where=str(path),
-            hint="make it where the cache was tuned: autotune-plan bundle FILE -o bundle.tar.gz",
-        ) from None
+        hint = "make it where the cache was tuned: autotune-plan bundle FILE -o bundle.tar.gz"
+        raise no_such_file(path, hint) from None
     except OSError as error:
         raise refused(path, f"cannot be read: {error.strerror}") from None
 

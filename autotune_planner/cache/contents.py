@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from autotune_planner.cache.files import read_cache_file, readable_hint
+from autotune_planner.cache.files import read_cache_file, unreadable
 from autotune_planner.cache.timings import Measured, Timings, read_timings
 from autotune_planner.cache.v1 import Entry, V1File, read_v1
 from autotune_planner.cache.v2 import ENTRIES, MANIFEST, SCHEMA, Miss, read_v2
@@ -143,12 +143,7 @@ def _json_files(path: Path) -> list[Path]:
     try:
         names = os.listdir(path)
     except OSError as error:
-        raise CacheFileError(
-            f"the directory cannot be read: {error.strerror}",
-            code="cache-file",
-            where=str(path),
-            hint=readable_hint(path, error),
-        ) from None
+        raise unreadable("directory", path, error) from None
     named = [path / name for name in names if name.endswith(".json") and name != MANIFEST]
     files = [file for file in named if os.path.exists(file) and not os.path.isdir(file)]
     if not files:

@@ -26,12 +26,8 @@ def read_cache_file(path: Path) -> bytes:
     try:
         return read_regular(path)
     except FileNotFoundError:
-        raise UsageError(
-            f"{path} does not exist",
-            code="no-such-file",
-            where=str(path),
-            hint="give a cache file, a directory of rank files, a v2 store, or a deployment file (.yaml)",
-        ) from None
+        hint = "give a cache file, a directory of rank files, a v2 store, or a deployment file (.yaml)"
+        raise no_such_file(path, hint) from None
     except IsADirectoryError:
         raise UsageError(
             f"{path} is a directory",
@@ -40,12 +36,21 @@ def read_cache_file(path: Path) -> bytes:
             hint="give one of its files",
         ) from None
     except OSError as error:
-        raise CacheFileError(
-            f"the cache file cannot be read: {error.strerror or error}",
-            code="cache-file",
-            where=str(path),
-            hint=readable_hint(path, error),
-        ) from None
+        raise unreadable("cache file", path, error) from None
+
+
+def no_such_file(path: Path, hint: str) -> UsageError:
+    return UsageError(f"{path} does not exist", code="no-such-file", where=str(path), hint=hint)
+
+
+def unreadable(what: str, path: Path, error: OSError, *, code: str = "cache-file") -> CacheFileError:
+    """``what`` is there and cannot be read."""
+    return CacheFileError(
+        f"the {what} cannot be read: {error.strerror or error}",
+        code=code,
+        where=str(path),
+        hint=readable_hint(path, error),
+    )
 
 
 def is_there(path: Path) -> bool:

@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 
 from autotune_planner.ops.base import Bind, BoundCall, ComputeCapability, JitModule
 from autotune_planner.ops.dense_linear import DenseLinear
-from autotune_planner.ops.numerics import COMPARED_ROWS, rows_of
+from autotune_planner.ops.numerics import rows_of
 from autotune_planner.ops.tensors import WORKSPACE, TensorSpec
 from autotune_planner.values import dataclass
-
-_FLOAT32 = 4
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,6 @@ class BmmFp8(DenseLinear):
     @property
     def compute_dtype(self) -> str:
         return "fp8"
-
-    def check_bytes(self, m: int) -> int:
-        """The weight in float32, and of each compared row its inputs and five copies of its outputs."""
-        rows = min(m, COMPARED_ROWS)
-        return super().check_bytes(m) + _FLOAT32 * (self.n * self.k + rows * (self.k + 5 * self.n))
 
     def prepare(self, device: str) -> Bind:
         import torch

@@ -157,13 +157,12 @@ def race(tactics: Sequence[Any], stopwatch: Stopwatch, *, cycle: int = 1, rules:
     """
     racers = _Field(stopwatch, list(tactics))
     _look(racers, cycle, rules)
+    if racers.racing:
+        _look_again(racers, tactics[0], cycle, rules)
+        if _in_turn(racers, cycle, rules):
+            _narrow(racers, cycle, rules)
     if not racers.racing:
         return _result(racers, {}, [], rules, rules.noise)
-    _look_again(racers, tactics[0], cycle, rules)
-    if _in_turn(racers, cycle, rules):
-        _narrow(racers, cycle, rules)
-        if not racers.racing:
-            return _result(racers, {}, [], rules, rules.noise)
     rest = rules.rest if racers.best_ms >= rules.short_ms else 0.0
     return _final(racers, _burst(racers, cycle, rules), rules, rest)
 
@@ -239,11 +238,8 @@ def _settled(passes: Sequence[Mapping[Any, float]], racing: Sequence[Any]) -> di
 
 
 def _look(racers: _Field, cycle: int, rules: Rules) -> None:
-    """First look at all, and a second one where the kernels are too short for single launches.
-
-    Without a cycle the inputs may fit into L2, so that it matters what ran before: a warm launch comes first.
-    """
-    racers.times.update(racers.round(_Shape(1, warm=1 if cycle == 1 else 0)))
+    """First look at all, and a second one where the kernels are too short for single launches."""
+    racers.times.update(racers.round(_Shape(1, warm=_warm(cycle))))
     if not racers.racing or racers.best_ms >= rules.short_ms:
         large = bool(racers.racing) and racers.best_ms >= rules.large_ms
         racers.keep_within(rules.large_look_ratio if large else rules.look_ratio)
@@ -264,12 +260,17 @@ def _look_again(racers: _Field, default: Any, cycle: int, rules: Rules) -> None:
         return
     launches = rules.second_look_launches if best < rules.short_ms else 1
     racers.racing = [default]
-    again = racers.round(_Shape(launches, warm=1 if cycle == 1 else 0))
+    again = racers.round(_Shape(launches, warm=_warm(cycle)))
     racers.racing = others
     if default in again:
         racers.times[default] = min(first, again[default])
         if racers.times[default] <= best * rules.look_ratio:
             racers.racing.insert(0, default)
+
+
+def _warm(cycle: int) -> int:
+    """Launches before a single one: without a cycle the inputs may fit into L2, so that it matters what ran before."""
+    return 1 if cycle == 1 else 0
 
 
 def _in_turn(racers: _Field, cycle: int, rules: Rules) -> bool:
@@ -279,7 +280,7 @@ def _in_turn(racers: _Field, cycle: int, rules: Rules) -> bool:
 
 def _narrow(racers: _Field, cycle: int, rules: Rules) -> None:
     """A few launches of each that is left."""
-    racers.times.update(racers.round(_Shape(1, repeats=rules.slice_launches, warm=1 if cycle == 1 else 0)))
+    racers.times.update(racers.round(_Shape(1, repeats=rules.slice_launches, warm=_warm(cycle))))
     racers.keep_within(rules.narrow_ratio)
 
 
@@ -289,7 +290,7 @@ def _burst(racers: _Field, cycle: int, rules: Rules) -> _Shape:
     best = racers.best_ms
     if _in_turn(racers, cycle, rules):
         repeats = max(1, cycle // rules.slice_launches) if cycle > 1 else rules.slice_launches
-        return _Shape(max(1, cycle // repeats), repeats, warm=1 if cycle == 1 else 0)
+        return _Shape(max(1, cycle // repeats), repeats, warm=_warm(cycle))
     if cycle > 1:
         return _Shape(cycle * math.ceil(rules.burst_ms / (cycle * best)), warm=1)
     return _Shape(min(max(math.ceil(rules.burst_ms / best), rules.least_launches), rules.most_launches), warm=1)

@@ -153,10 +153,7 @@ def tune(
         left_out: tuple[UnitForecast, ...] = ()
         if options.time_budget is not None:
             pending, left_out = within_budget(pending, worth(plan, pending), options.time_budget, executor.gpus)
-        work = shards(pending, executor.gpus)
-        expected = makespan((shard.seconds for shard in work), executor.gpus)
-        if pending:
-            observer(_forecast(pending, expected))
+        work, expected = _scheduled(pending, executor.gpus, observer)
         if pending and device == "cuda":
             executor.build(_modules([found.unit for found in pending], plan))
 
@@ -172,9 +169,7 @@ def tune(
             if barred:
                 observer(Note(f"{_profiles(barred)} had picked what was quarantined later, and are tuned again"))
             pending = forecast_units(barred, plan.resolved.gpu, strategy)
-            work = shards(pending, executor.gpus)
-            if pending:
-                observer(_forecast(pending, makespan((shard.seconds for shard in work), executor.gpus)))
+            work, _ = _scheduled(pending, executor.gpus, observer)
         tuning_seconds = time.monotonic() - started
     return Tuned(
         results=tuple(results[unit] for unit in plan.units if unit in results),
@@ -200,8 +195,13 @@ def _take_out(results: dict[WorkUnit, UnitResult], blocked: frozenset[Place]) ->
     return units
 
 
-def _forecast(pending: Sequence[UnitForecast], seconds: float) -> Forecast:
-    return Forecast(len(pending), sum(found.candidates for found in pending), seconds)
+def _scheduled(pending: Sequence[UnitForecast], gpus: int, observer: Observer) -> tuple[Sequence[Shard], float]:
+    """The shards of what is pending, and the seconds that they are expected to take, which the observer hears of."""
+    work = shards(pending, gpus)
+    expected = makespan((shard.seconds for shard in work), gpus)
+    if pending:
+        observer(Forecast(len(pending), sum(found.candidates for found in pending), expected))
+    return work, expected
 
 
 def _profiles(units: Sequence[WorkUnit]) -> str:

@@ -10,6 +10,7 @@ from autotune_planner.deployment.model import Decode, Deployment, Moe, Parallel,
 from autotune_planner.deployment.models import profile_model
 from autotune_planner.engines import resolve
 from autotune_planner.ops.bmm_fp8 import BmmFp8
+from autotune_planner.ops.mm_fp4 import CuteDslMmFp4
 from autotune_planner.plan.memory import pass_memories, profiling_bytes, unit_memory
 from autotune_planner.plan.plan import WorkUnit, make_plan
 from tests.tuning.plans import qwen3_moe
@@ -138,6 +139,12 @@ def test_a_small_unit_s_peak_is_the_check_of_its_winner():
     check = 8 * 2 * I * H * (2 + 4) + 4 * 8 * (3 * H + 6 * I) + 4 * H
     kept = ("FlashInfer's profiler", MOE.profiler_bytes(MOE.custom_ops[0], 1))
     assert unit_memory(WorkUnit(MOE.custom_ops[0], MOE, 1)).terms[-2:] == (kept, ("check of the winner", check))
+
+
+def test_the_check_of_an_fp4_linear_decodes_its_weight_by_a_table():
+    # float32 and an index of eight bytes for each number; 512 rows of inputs and five outputs; whether all is finite
+    call = CuteDslMmFp4(n=4096, k=2048)
+    assert call.check_bytes(1024) == (4 + 8) * 4096 * 2048 + 4 * 512 * (2048 + 5 * 4096) + 4 * 1024 * 4096
 
 
 def test_a_check_holds_few_rows_and_experts():
